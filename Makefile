@@ -9,7 +9,7 @@ PYTHON_SOURCES := $(shell find controller proto -type f -not -name '*.pyc')
 GROUPS := --group build --group test --group kube --group lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kube faults cluster-programs first-builds cluster cluster-penstock cluster-down sanitize fuzz soak numba-suite lint format gpu-check gpu-wheels gpu-check-offline bench picture bench-kube bench-fleet gen proto chart newest clean
+.PHONY: help setup demo test test-kube faults cluster-programs first-builds cluster cluster-penstock cluster-down sanitize fuzz soak numba-suite lint format gpu-check gpu-wheels gpu-check-offline bench picture bench-kube bench-fleet bench-slurm gen proto chart newest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +25,7 @@ $(VENV)/.tools: pyproject.toml constraints.txt
 
 $(VENV)/.installed: $(VENV)/.tools $(NATIVE_SOURCES) $(PYTHON_SOURCES)
 	@echo "building the shim and the simulated GPU, installing penstock into $(VENV)"
-	@$(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt '.[kube]'
+	@$(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt '.[kube,pool,checkpoint,web]'
 	@touch $@
 	@echo "done: source $(BIN)/activate"
 
@@ -45,37 +45,40 @@ cluster-programs: setup # What a cluster is started from: once, ten minutes; wit
 	@$(BIN)/python -m tests.kube.cluster build || [ $$? = 2 ]
 
 first-builds: cluster-programs # What takes minutes once, so that no test waits for a compiler
-	@$(BIN)/python -m tests.containers.first
+	@$(BIN)/python -m tests.containers.support.first_builds
 
 cluster: setup ## Start a real Kubernetes cluster of two nodes here, and say how to reach it (root)
 	@$(BIN)/python -m tests.kube.cluster up
 
 cluster-penstock: setup ## The same with this tree's Penstock installed, simulated GPUs and an image for Pods (root)
-	@$(BIN)/python -m tests.kube.with_penstock
+	@$(BIN)/python -m tests.kube.support.with_penstock
 
 cluster-down: setup ## Stop it and leave nothing of it behind
 	@$(BIN)/python -m tests.kube.cluster down
 
 sanitize: setup ## The shim and the simulated GPU under ASan, UBSan and TSan, in many more programs
 	$(BIN)/pytest tests/native tests/sanitize
-	$(BIN)/pytest -p tests.sanitize.instrumented tests/memory tests/gate/test_patterns.py
+	$(BIN)/pytest -p tests.sanitize.support.instrumented tests/memory tests/gate/test_patterns.py
 
 fuzz: setup ## libFuzzer on every target, FUZZ_SECONDS (60) each: pages, images, names, rules
-	$(BIN)/python -m tests.fuzz.fuzzing $(or $(FUZZ_SECONDS),60)
+	$(BIN)/python -m tests.fuzz.support.fuzzing $(or $(FUZZ_SECONDS),60)
 
-soak: setup ## A million slot claims by fork, ten thousand starts, 50 kills of an agent, honest programs under enforcement, 10,000 random programs (an hour and a half)
+soak: setup ## A million slot claims by fork, ten thousand starts, 200 kills of an agent, 200 of a pool, honest programs under enforcement, 10,000 random programs (an hour and a half)
 	PENSTOCK_SOAK_CLAIMS=1000000 PENSTOCK_SOAK_STARTS=10000 $(BIN)/pytest -s \
 	  tests/native/test_native.py tests/memory/test_starts.py -k 'claims_by_fork or thousand_starts or kill_machine'
 	PENSTOCK_AGENT_KILLS=50 $(BIN)/pytest tests/agent/test_kills.py
 	PENSTOCK_SOAK_SECONDS=300 $(BIN)/pytest tests/enforce/test_normal_use.py
+	PENSTOCK_NODE_KILLS=50 $(BIN)/pytest tests/pool_node/test_kills.py tests/suspension/test_killed.py -k at_any_moment
+	PENSTOCK_POOL_KILLS=200 $(BIN)/pytest tests/pool_nodes/test_preemption.py -k nothing_is_given_twice
 	PENSTOCK_RANDOM_PROGRAMS=10000 PENSTOCK_RANDOM_FIRST=$(or $(FIRST),1000) $(BIN)/pytest tests/programs_at_random
 
 numba-suite: setup ## Numba-CUDA's own tests on the simulated GPU, without the shim and with it (20 minutes)
-	$(BIN)/python tests/conformance/numba_suite.py
+	$(BIN)/python -m tests.conformance.support.numba_suite
 
 lint: $(VENV)/.installed ## ruff, mypy strict, import-linter, clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@! grep -rnE --include='*.py' '\bRaises( |$$)|[,;] raises ' controller shim/penstock_shim | grep -v '""".*"""' || { echo 'a docstring of several lines names its errors in a section "Raises:" at its end (CONTRIBUTING.md, Style)'; exit 1; }
 	MYPYPATH=shim:controller:proto $(BIN)/mypy
 	PYTHONPATH=shim:controller:proto $(BIN)/lint-imports
 	@echo 'clang-format: all C sources'; $(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
@@ -101,8 +104,9 @@ gpu-check-offline: ## gpu-check on a machine without network, from build/gpu-whe
 	  --no-build-isolation .
 	build/gpu-venv/bin/python -m tests.gpu
 
-picture: setup ## Draw the picture of the README from a real run
+picture: setup ## Draw the pictures of the README from real runs (Chromium; three minutes)
 	PYTHONPATH=controller $(BIN)/python bench/picture.py docs/top.svg
+	$(BIN)/python -m tests.web.support.picture docs/pool-map.png
 
 bench: setup ## All figures as measured on this machine (some twenty minutes)
 	$(BIN)/penstock bench
@@ -110,6 +114,9 @@ bench: setup ## All figures as measured on this machine (some twenty minutes)
 bench-kube: setup ## Pods a second on 500 nodes of 8 devices, nothing given twice (root, a real cluster; ten minutes)
 	$(BIN)/python bench/kube_place.py
 	$(BIN)/python bench/kube_claims.py
+
+bench-slurm: setup ## Real Slurm beside Penstock: how long urgent work waits, what the suspended hold (root, Debian; two minutes)
+	$(BIN)/python -m bench.slurm
 
 bench-fleet: setup ## Processor time of the cluster's parts for 5,000 simulated nodes (three minutes, no cluster)
 	$(BIN)/python bench/kube_fleet.py

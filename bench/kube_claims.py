@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.kube_pods import NAMESPACE, Watched, clear, each, make_namespace, on_a_cluster, rate
-from tests.kube.placing import GIB, node, pod
+from tests.kube.support.placing import GIB, node, pod
 
 from penstock.kube.controller.cluster_snapshot import read_claim
 from penstock.kube.kubelet.resource_slices import slices_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tests.kube.cluster import running
-    from tests.kube.placing import Placing
+    from tests.kube.support.placing import Placing
 
 MEMORY_BYTES = 80 * GIB
 CLASS = "bench.penstock.io"

@@ -34,14 +34,15 @@ from aiohttp import web
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.kube.placing import GIB, devices, node, pod
+from tests.kube.support.placing import GIB, devices, node, pod
 
 from penstock.kube.controller.pod_metrics import Agents
 from penstock.kube.extender.extender import Extender
 from penstock.kube.objects import http_server as serving
 from penstock.kube.objects.names import PLACED
-from penstock.kube.objects.placement import Share, write_placement
+from penstock.kube.objects.placement import write_placement
 from penstock.kube.objects.workloads import read_pod as read_scaled
+from penstock.model.share import Share
 from penstock.node.admission.admit import Request
 from penstock.node.rpc import AgentClient
 

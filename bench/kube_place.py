@@ -21,7 +21,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.kube_pods import NAMESPACE, Watched, clear, each, make_namespace, on_a_cluster, rate
-from tests.kube.placing import GIB, devices, node, pod
+from tests.kube.support.placing import GIB, devices, node, pod
 
 from penstock.kube.objects.api_client import NODES, PODS, Api, Object
 from penstock.kube.objects.names import PLACED
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.kube.cluster import running
-    from tests.kube.placing import Placing
+    from tests.kube.support.placing import Placing
 
 MEMORY_BYTES = 80 * GIB
 SETTLED_S = 20.0  # nothing bound for so long: twice the scheduler's longest wait

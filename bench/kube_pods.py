@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tests.kube.cluster import layout, running
-from tests.kube.placing import Placing
-from tests.kube.waiting import until
+from tests.kube.support.placing import Placing
+from tests.kube.support.waiting import until
 
 from penstock.kube.objects.api_client import NODES, PODS, Api, Kind
 

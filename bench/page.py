@@ -1,7 +1,7 @@
 """Writes the figures of a run into bench/README.md: `python bench/page.py RESULTS.json`.
 
-RESULTS.json is what `penstock bench -o json` printed. Everything between the two marks of the page
-is replaced; what stands around them is written by hand.
+RESULTS.json is the output of `penstock bench -o json`. The script replaces everything between the
+two marks of the page; the rest of the page is written by hand.
 """
 
 from __future__ import annotations
@@ -121,29 +121,34 @@ FIGURES: list[Column] = [
     ("reached", lambda row: "yes" if row["reached"] else "**no**"),
 ]
 QUOTA_TEXT = (
-    "Strict, kernel times ± 5 %; windows of 1 s, points of the device's time. `graph`: four nodes\n"
-    "that last `kernel us` together."
+    "The tenants are strict, and kernel times vary by ± 5 %. Errors are percentage points of the\n"
+    "device's time, over windows of 1 s. A `graph` has four nodes that last `kernel us` together."
 )
 TENANTS_TEXT = (
-    "`penstock run` with one backlogged program of 500 us kernels each. Elastic: half of the\n"
-    "device is granted."
+    "Each tenant is a `penstock run` of one backlogged program with kernels of 500 us. In the\n"
+    "elastic rows, only half of the device is granted."
 )
 CALLS_TEXT = (
-    "At 50 %; calls that only change this thread's state (capture mode, current context) count\n"
-    "as well."
+    "The quota is 50 %. Calls that only change the state of the calling thread (capture mode,\n"
+    "current context) are counted too."
 )
 SINGLY_TEXT = (
-    "Onto an idle stream, and in decode-like loops on the default stream: tokens of 200 launches,\n"
-    "each waited for. `load`: load average beside the figure, here and below."
+    "The launches go onto an idle stream or, in decode-like loops, onto the default stream in\n"
+    "tokens of 200 launches, each of which the program waits for. Here and below, `load` is the\n"
+    "load average during the measurement."
 )
-STAYS_TEXT = "The same launches of 64 kinds by one process, gated, before and after."
+STAYS_TEXT = (
+    "One gated process makes the same launches of 64 kinds before and after the work in the first\n"
+    "column."
+)
 COLLECTIVES_TEXT = (
-    "Steps of five kernels of 1 ms and a meeting of all ranks; `streams`: two on one device. A\n"
-    "row that did not end in its bound is the last one of its ranks."
+    "Each step has five kernels of 1 ms and a meeting, in which all ranks wait for each other. In\n"
+    "the `streams` rows, the ranks are two streams on one device. After a row that did not end\n"
+    "within its time limit, no further rows are measured with these ranks."
 )
 STARVED_TEXT = (
-    "Beside busy loops on the two processors that the program has as well. Due is the quota, or\n"
-    "what the program gets there without the shim where that is less."
+    "Busy loops run on the two processors that the program uses as well. The share due is the\n"
+    "quota or, if less, the share that the program gets in this situation without the shim."
 )
 SECTIONS: list[tuple[str, str, str, list[Column]]] = [
     ("backlogged", "Backlogged", QUOTA_TEXT, QUOTA),
@@ -175,7 +180,7 @@ def figures(report: dict[str, Any]) -> str:
     parts = [head, table(report["figures"], FIGURES)]
     for name, title, text, columns in SECTIONS:
         rows = [row for row in report["details"].get(name, ()) if row.get("call") != "refuse"]
-        if not rows:  # a run of before this section was there
+        if not rows:  # a run from before this section existed
             continue
         parts += [f"### {title}", text, table(rows, columns)]
     return "\n\n".join(part for part in parts if part)

@@ -17,8 +17,8 @@ from rich.console import Console
 
 from penstock.bench.quota import Workload
 from penstock.bench.stage import KERNEL_RULES, LAUNCHER
-from penstock.cli.feed import open_feed
-from penstock.cli.screen import screen
+from penstock.cli.render.feed import open_feed
+from penstock.cli.render.screen import screen
 from penstock_shim import paths
 
 RUNS_S = 20.0

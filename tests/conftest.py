@@ -1,4 +1,4 @@
-"""What all tests share: skips are loud, and fail the run where nothing may be skipped."""
+"""Fixtures and hooks of all tests: skips are printed, and fail the run where CI forbids them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from tests import headers, held_up, side_by_side
-from tests.interposition import real_driver
+from tests.interposition.support import real_driver
+from tests.support import headers, host_steal, xdist_schedule
 
 # Examples share two cores with programs that keep time: how long one takes says nothing.
 hypothesis.settings.register_profile("penstock", deadline=None)
@@ -22,7 +22,7 @@ def cuda_include() -> Path:
 
 @pytest.fixture(scope="session")
 def real_libcuda() -> Path:
-    """A real driver library; where it cannot be had, what needs it is skipped with the reason."""
+    """A real driver library; without one, tests that need it are skipped with the reason."""
     try:
         return real_driver.find(Path(__file__).parents[1] / "build" / "real-driver")
     except real_driver.NotToBeHadError as why:
@@ -30,12 +30,12 @@ def real_libcuda() -> Path:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(side_by_side)
-    config.pluginmanager.register(held_up)
+    config.pluginmanager.register(xdist_schedule)
+    config.pluginmanager.register(host_steal)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What tests told by `record_property`, whichever process ran them; what did not run."""
+    """Prints the figures that tests recorded by `record_property`, and the skipped tests."""
     told: dict[str, list[str]] = {}
     stats = terminalreporter.stats
     for report in [*stats.get("passed", []), *stats.get("failed", [])]:

@@ -1,11 +1,11 @@
 #!/bin/sh
-# What makes the image, wherever: the Containerfile runs this, and so do the tests, on a root of
-# Debian's packages, where no registry can be reached.
+# Builds the contents of the image. The Containerfile runs this script, and so do tests on machines
+# that reach no registry, in a root file system made of Debian packages.
 #
-#   build.sh wheels SOURCE WHEELS [PIP OPTION...]   where there is a compiler: all that is installed
-#   build.sh install WHEELS                         in the image's root, which needs no network
+#   build.sh wheels SOURCE WHEELS [PIP OPTION...]   on a machine with a compiler: builds all wheels
+#   build.sh install WHEELS                         in the image's root: installs them without a network
 #
-# Releases are those that constraints.txt names: the ones that the tests have seen.
+# Dependencies have the releases in constraints.txt, with which the tests run.
 set -eu
 
 wheels() {
@@ -13,7 +13,7 @@ wheels() {
   shift 2
   mkdir -p "$wheels"
   python3 -m pip wheel "$@" --no-deps --wheel-dir "$wheels" "$source"
-  # What is there already is not asked for again.
+  # --find-links reuses the wheel that was just built.
   python3 -m pip wheel --quiet --constraint "$source/constraints.txt" --find-links "$wheels" \
     --prefer-binary --wheel-dir "$wheels" 'penstock[kube]' pip
 }
@@ -22,11 +22,11 @@ install() {
   # pip runs from its own wheel and does not stay in the image.
   python3 -m venv --without-pip /opt/penstock
   pip=$(echo "$1"/pip-*.whl)
-  # Compiled here: the image's file system is read-only where it runs.
+  # Byte code is compiled here, because containers run with a read-only file system.
   PYTHONPATH=$pip /opt/penstock/bin/python -m pip install --quiet --no-index --no-cache-dir \
     --disable-pip-version-check --root-user-action ignore --compile --find-links "$1" \
     'penstock[kube]'
-  # Not asked for by anything that runs: headers, type stubs, other projects' tests.
+  # Headers and type stubs are not needed at run time.
   packages=$(/opt/penstock/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   find "$packages" -name '*.pyi' -delete
   find "$packages" -depth -type d -name include -exec rm -rf {} +

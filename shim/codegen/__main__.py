@@ -1,4 +1,4 @@
-"""``python -m codegen --out DIR``: generate the C and assembly of shim and simulated GPU."""
+"""``python -m codegen --out DIR`` generates C and assembly for the shim and the simulated GPU."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from . import coverage, emit, headers
 
-NOT_SUPPORTED = {"cuda": 801, "nvml": 3}  # what a function answers that nobody wrote
+NOT_SUPPORTED = {"cuda": 801, "nvml": 3}  # result of a function that is not implemented
 
 
 def find_headers() -> Path:
-    """The folder of `cuda.h` and `nvml.h` from the vendor's PyPI packages.
+    """Return the folder of `cuda.h` and `nvml.h` from the vendor's PyPI packages.
 
     Raises:
-        SystemExit: no installed package holds them.
+        SystemExit: no installed package contains them.
     """
     spec = find_spec("nvidia")
     for root in (spec.submodule_search_locations or []) if spec else []:
@@ -45,7 +45,7 @@ def main() -> None:
         print(include, end="")
         return
     if (args.out is None) == (args.page is None):
-        parser.error("one of --out and --page is needed")
+        parser.error("exactly one of --out and --page is required")
     libraries = (
         Library("cuda", headers.cuda_names(include, args.cc), coverage.cuda_tables(args.native)),
         Library("nvml", headers.nvml_names(include, args.cc), coverage.nvml_tables(args.native)),
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 class Library(NamedTuple):
-    """A vendor's library: what its headers declare, and our tables about it."""
+    """A vendor's library: the names that its headers declare, and the shim's tables for it."""
 
     prefix: str
     names: list[str]
@@ -75,12 +75,12 @@ class Library(NamedTuple):
 
 
 def _rows(library: Library) -> list[coverage.Row]:
-    """The rows of all names that the shim may export; says which are left out."""
+    """Return the rows of all names that the shim may export, and print the names left out."""
     rows, unknown = coverage.known_and_unknown(library.names, library.tables)
     if unknown:
         print(
-            f"codegen: these headers are newer than the tables: {', '.join(unknown)} stay out of "
-            'the shim (who asks for one that may take memory or time is told "not found"); '
+            f"codegen: the headers are newer than the tables, so {', '.join(unknown)} stay out of "
+            "the shim (a symbol that may take memory or time is reported as not found); "
             "add each to hooks.def or forwarded.def",
             file=sys.stderr,
         )
@@ -88,7 +88,10 @@ def _rows(library: Library) -> list[coverage.Row]:
 
 
 def _emit(out: Path, library: Library, exported: list[str]) -> None:
-    """The sources of one library: the shim exports `exported`, the simulated one every name."""
+    """Write the sources of one library.
+
+    The shim exports the names in `exported`, and the simulated library exports every name.
+    """
     prefix, hooks = library.prefix, library.tables.hooks
     emit.emit_indices(out, prefix, exported)
     emit.emit_names(out, prefix, exported, hooks)

@@ -1,7 +1,7 @@
-"""What the shim does with every vendor symbol, and why: the table behind the coverage page.
+"""The table behind the coverage page: what the shim does with every vendor symbol, and why.
 
 A symbol is hooked (``hooks.def``), forwarded for a reason (``forwarded.def``), or unknown. Unknown
-are names that newer headers brought and that nobody has looked at: those stay out of the shim.
+symbols came with newer headers and have not been reviewed, so they stay out of the shim.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _HOOK = re.compile(r'^HOOK\((\w+),\s*(\w+),\s*"([^"]*)"', re.MULTILINE)
 _REASON = re.compile(r'^(FORWARD|FAMILY)\("([^"]*)",([^)]*)\)', re.MULTILINE)
 _RISKY = re.compile(r'^RISKY\("(\w+)"\)', re.MULTILINE)
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
-# Names with `Get` only tell something; but not if the part itself says `Get`.
+# A name that contains `Get` only queries, unless the risky part of it contains `Get` itself.
 _TELLS = "Get"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One symbol: what is done with it (`kind`) and why."""
+    """One symbol: what the shim does with it (`kind`), and why."""
 
     symbol: str
     kind: str
@@ -39,22 +39,22 @@ class Row:
 class Tables:
     """The hand-written tables of one library."""
 
-    hooks: dict[str, tuple[str, str]]  # symbol: kind, why
-    spelled: dict[str, str]  # base name: why it may pass
-    families: tuple[tuple[str, str], ...]  # pattern of base names, why
-    risky: tuple[str, ...]  # parts of names
-    getters_tell: bool  # of this library, `Get` makes a name harmless
+    hooks: dict[str, tuple[str, str]]  # symbol to kind and reason
+    spelled: dict[str, str]  # base name to the reason why it may be forwarded
+    families: tuple[tuple[str, str], ...]  # pattern of base names, reason
+    risky: tuple[str, ...]  # parts of names that look risky
+    getters_tell: bool  # whether `Get` makes a name of this library harmless
 
     def looks_risky(self, symbol: str) -> bool:
-        """Whether the name looks as if it took device memory or time (NVML: showed others)."""
+        """Return whether `symbol` may take memory or time (in NVML: show others) by its name."""
         tells = self.getters_tell and _TELLS in symbol
         return any(part in symbol and (not tells or _TELLS in part) for part in self.risky)
 
     def row(self, symbol: str) -> Row | None:
-        """What is done with `symbol`; None: unknown, nobody has decided.
+        """Return what the shim does with `symbol`, or None if the symbol is unknown.
 
         Raises:
-            ValueError: two families cover it.
+            ValueError: two families cover the symbol.
         """
         if symbol in self.hooks:
             return Row(symbol, *self.hooks[symbol])
@@ -74,12 +74,12 @@ class Tables:
 
 
 def base_of(symbol: str) -> str:
-    """The name without version and per-thread suffix."""
+    """Return a name without its version and per-thread suffixes."""
     return _SUFFIX.sub("", symbol)
 
 
 def read_tables(folder: Path, *, getters_tell: bool) -> Tables:
-    """The tables ``hooks.def``, ``forwarded.def`` and ``risky.def`` of `folder`.
+    """Read the tables ``hooks.def``, ``forwarded.def`` and ``risky.def`` in `folder`.
 
     Raises:
         ValueError: a name has two reasons.
@@ -108,17 +108,17 @@ def _text(path: Path) -> str:
 
 
 def cuda_tables(native: Path) -> Tables:
-    """The driver's tables."""
+    """Return the tables of the CUDA driver."""
     return read_tables(native, getters_tell=True)
 
 
 def nvml_tables(native: Path) -> Tables:
-    """NVML's tables."""
+    """Return the tables of NVML."""
     return read_tables(native / "nvml", getters_tell=False)
 
 
 def known_and_unknown(names: Iterable[str], tables: Tables) -> tuple[list[Row], list[str]]:
-    """The rows of all names, and the names that have none."""
+    """Return the rows of all known names, and the names that have no row."""
     rows, unknown = [], []
     for name in names:
         row = tables.row(name)
@@ -130,7 +130,7 @@ def known_and_unknown(names: Iterable[str], tables: Tables) -> tuple[list[Row], 
 
 
 def unused(names: Sequence[str], tables: Tables) -> list[str]:
-    """Lines of ``forwarded.def`` that no forwarded name of the headers needs."""
+    """Return the entries of ``forwarded.def`` that match no forwarded name in the headers."""
     left = [name for name in names if name not in tables.hooks]
     bases = {base_of(name) for name in left}
     spelled = [name for name in tables.spelled if name not in bases and name not in left]
@@ -141,7 +141,7 @@ def unused(names: Sequence[str], tables: Tables) -> list[str]:
 def as_json(
     cuda: Sequence[Row], nvml: Sequence[Row], versions: dict[str, int], risky: Sequence[str]
 ) -> str:
-    """The table for programs: symbol to kind and why, what headers it is about, `risky` parts."""
+    """Return the coverage table as JSON: kinds and reasons, header versions, and risky parts."""
     tables = {
         library: {row.symbol: [row.kind, row.why] for row in rows}
         for library, rows in (("cuda", cuda), ("nvml", nvml))
@@ -151,24 +151,24 @@ def as_json(
 
 KINDS = {
     "cuda": {
-        "charged": "counts against the memory quota, or gives back",
-        "gated": "launches and what is measured around them: the compute quota",
-        "viewed": "answers what the tenant was granted",
-        "door": "ways in",
-        FORWARDED: "one jump to the driver",
+        "charged": "charges the memory quota, or releases a charge",
+        "gated": "charges the compute quota (launches), or affects how launches are measured",
+        "viewed": "returns the quota instead of the whole device",
+        "door": "initialisation and entry points",
+        FORWARDED: "passed on to the driver by one jump",
     },
     "nvml": {
-        "memory": "answers the quota",
-        "own": "only the tenant's own processes",
-        "granted": "only the granted devices",
-        "door": "ways in",
-        FORWARDED: "one jump to the vendor's library",
+        "memory": "returns the quota instead of the whole device",
+        "own": "shows only the tenant's own processes",
+        "granted": "shows only the granted devices",
+        "door": "initialisation and entry points",
+        FORWARDED: "passed on to the vendor's library by one jump",
     },
 }
 
 
 def as_page(cuda: Sequence[Row], nvml: Sequence[Row], versions: dict[str, int]) -> str:
-    """The coverage page, in Markdown.
+    """Return the coverage page in Markdown.
 
     Raises:
         ValueError: a table has a kind that the page does not explain.
@@ -177,13 +177,14 @@ def as_page(cuda: Sequence[Row], nvml: Sequence[Row], versions: dict[str, int]) 
     lines = [
         "# Coverage",
         "",
-        "What the shim does with every symbol of the driver and of NVML. Generated by `make",
-        f"gen` from the headers of CUDA {major}.{minor // 10} and the tables in `shim/native`.",
-        "What a program of yours asked for: `penstock shim coverage -- COMMAND`.",
+        "This page lists what the shim does with every symbol of the driver and of NVML.",
+        f"`make gen` generates it from the headers of CUDA {major}.{minor // 10} and the tables",
+        "in `shim/native`. `penstock shim coverage -- COMMAND` lists the symbols that a program",
+        "of yours requests.",
         "",
-        "A symbol that a newer driver has and that is not here is passed on by `cuGetProcAddress`",
-        'if its name is harmless; one that may take memory or time is answered "not found" unless',
-        "the policy says `allowUnknown`.",
+        "If a newer driver has a symbol that is not listed here, `cuGetProcAddress` passes it on",
+        "if its name is harmless. A symbol that may take memory or time is reported as not found,",
+        "unless the policy sets `allowUnknown`.",
     ]
     for library, title, rows in (("cuda", "The driver", cuda), ("nvml", "NVML", nvml)):
         lines += ["", f"## {title}: {len(rows)} symbols", "", "| kind | symbols | what it means |"]

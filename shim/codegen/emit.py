@@ -18,13 +18,13 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 
 def write_changed(path: Path, text: str) -> None:
-    """Write only what changed, so that a rebuild stays small."""
+    """Write a file only if its text has changed, so that a rebuild stays small."""
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
 
 
 def emit_indices(out: Path, prefix: str, names: list[str]) -> None:
-    """`<prefix>_symbols.h`: an index a symbol, and the list of all as an X-macro."""
+    """Write `<prefix>_symbols.h`: an index for each symbol, and the number of symbols."""
     lines = [BANNER, "#pragma once", "enum {"]
     lines += [f"  PENSTOCK_IX_{name} = {index}," for index, name in enumerate(names)]
     lines += [f"  PENSTOCK_{prefix.upper()}_SYMBOLS = {len(names)}", "};"]
@@ -32,7 +32,7 @@ def emit_indices(out: Path, prefix: str, names: list[str]) -> None:
 
 
 def emit_names(out: Path, prefix: str, names: list[str], hooks: Collection[str]) -> None:
-    """`<prefix>_names.c`: the exported names by index, and which of them are hooked."""
+    """Write `<prefix>_names.c`: the exported names by index, and whether each is hooked."""
     lines = [BANNER, f"const char *const penstock_{prefix}_names[] = {{"]
     lines += [f'    "{name}",' for name in names]
     lines += ["};", f"const unsigned char penstock_{prefix}_is_hooked[] = {{"]
@@ -42,20 +42,21 @@ def emit_names(out: Path, prefix: str, names: list[str], hooks: Collection[str])
 
 
 def emit_forwarders(out: Path, prefix: str, names: list[str], hooks: Collection[str]) -> None:
-    """`<prefix>_forwarders.S`: every exported name as one jump.
+    """Write `<prefix>_forwarders.S`, in which every exported name is one jump.
 
-    A hooked name jumps to `hook_<name>`; any other to the driver through
-    `penstock_<prefix>_real[index]`. Each entry of that table starts at a thunk that has the driver
-    looked up on first use, with all argument registers kept, so that a forwarder needs to know
-    nothing of what it forwards. `penstock_<prefix>_exports` holds the exports by index.
+    A hooked name jumps to `hook_<name>`. Any other name jumps to the driver through
+    `penstock_<prefix>_real[index]`. Each entry of that table first points to a thunk that looks up
+    the driver's function at the first call and preserves all argument registers, so that a
+    forwarder does not depend on the function's prototype. `penstock_<prefix>_exports` lists the
+    exports by index.
 
     Raises:
-        ValueError: the hook table names a symbol that the headers do not have.
+        ValueError: the hook table names a symbol that the headers lack.
     """
     unknown = sorted(set(hooks) - set(names))
     if unknown:
         raise ValueError(f"hooks.def names symbols that the headers lack: {', '.join(unknown)}")
-    lines = [BANNER, '#include "forward.h"', "", f"PENSTOCK_FORWARD_BEGIN({prefix})"]
+    lines = [BANNER, '#include "common/forward.h"', "", f"PENSTOCK_FORWARD_BEGIN({prefix})"]
     for index, name in enumerate(names):
         if name in hooks:
             lines.append(f"PENSTOCK_HOOKED({prefix}, {name}, {index})")
@@ -70,25 +71,26 @@ def emit_forwarders(out: Path, prefix: str, names: list[str], hooks: Collection[
 
 
 def emit_hook_prototypes(out: Path, prefix: str, hooks: Collection[str]) -> None:
-    """`<prefix>_hooks.h`: each hook declared with the header's own prototype, for the compiler."""
+    """Write `<prefix>_hooks.h`, which declares each hook with the vendor's own prototype."""
     lines = [BANNER, "#pragma once"]
     lines += [f"extern __typeof__({name}) hook_{name};" for name in sorted(hooks)]
     _write(out / f"{prefix}_hooks.h", lines)
 
 
 def emit_stubs(out: Path, prefix: str, names: list[str], result: int) -> None:
-    """`<prefix>_stubs.S`: every name as a weak function that returns `result`.
+    """Write `<prefix>_stubs.S`, in which every name is a weak function that returns `result`.
 
-    The simulated GPU links these beside its own code: what it does not simulate says so.
+    The simulated GPU links these functions in addition to its own code, so that functions that are
+    not simulated return an error.
     """
-    lines = [BANNER, '#include "forward.h"', ""]
+    lines = [BANNER, '#include "common/forward.h"', ""]
     lines += [f"PENSTOCK_STUB({name}, {result})" for name in names]
     lines += ["PENSTOCK_STUB_END"]
     _write(out / f"{prefix}_stubs.S", lines)
 
 
 def emit_variants(out: Path, variants: list[Variant]) -> None:
-    """`cuda_variants.c`: the simulated driver's table for `cuGetProcAddress`, sorted by base."""
+    """Write `cuda_variants.c`, the simulated driver's table for `cuGetProcAddress`."""
     lines = [BANNER, '#include "cuda_variants.h"', ""]
     symbols = sorted({v.symbol for v in variants})
     lines += [f"extern char {symbol}[];" for symbol in symbols]

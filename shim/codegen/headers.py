@@ -1,7 +1,7 @@
-"""Reads the vendor's headers with the C preprocessor: which functions exist, in which variants.
+"""Reads functions and their variants from the vendor's headers, using the C preprocessor.
 
-Nothing about a function is written by hand: names come from the headers of this build, the
-versions of a name from the ``PFN_<name>_v<version>`` typedefs that lie beside them.
+Nothing about a function is written by hand. Names come from the headers of this build, and the
+versions of a name from the ``PFN_<name>_v<version>`` typedefs in the headers beside them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ CUDA_TYPEDEFS = (
     "cudaProfilerTypedefs.h",
 )
 
-# Exported by every driver library, spelled in no header. Of the `cudbg*` family only what a
-# debugger calls in its own process: the rest is looked up by name in the program that is debugged,
-# among all its libraries, and breakpoints are put there. An export of the shim would hide the
-# driver's.
+# Names that every driver library exports but no header declares. Of the `cudbg*` family, only the
+# names that a debugger calls in its own process are listed. A debugger looks up the others by name
+# in all libraries of the debugged program and sets breakpoints there, so that an export of the shim
+# would hide the driver's.
 CUDA_UNSPELLED = (
     "cuEGLApiInit",
     "cuMemGetAttribute",
@@ -35,7 +35,7 @@ CUDA_UNSPELLED = (
     "cudbgGetAPIVersion",
 )
 
-# The same of NVML. nvidia-smi asks for private tables by the last.
+# The same for NVML. nvidia-smi obtains private tables through the last one.
 NVML_UNSPELLED = (
     "nvmlGetBlacklistDeviceCount",
     "nvmlGetBlacklistDeviceInfoByIndex",
@@ -49,7 +49,7 @@ def _preprocess(text: str, include: Path, compiler: str) -> str:
     """Return `text` preprocessed against the vendor's headers in `include`.
 
     Raises:
-        RuntimeError: the compiler refused, with its own words.
+        RuntimeError: the compiler failed; the message has its output.
     """
     command = [compiler, "-E", "-P", "-x", "c", f"-I{STUBS}", f"-I{include}", "-"]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
@@ -59,13 +59,13 @@ def _preprocess(text: str, include: Path, compiler: str) -> str:
 
 
 def _prototypes(source: str, result: str, prefix: str) -> list[str]:
-    """Names of all functions declared in `source` that return `result`, sorted."""
+    """Return the sorted names of all functions in `source` that return `result`."""
     pattern = re.compile(rf"\b{result}\b\s*\*?\s*({prefix}[A-Z]\w*)\s*\([^;{{}}]*\)\s*(?=;)")
     return sorted(set(pattern.findall(source)))
 
 
 def cuda_names(include: Path, compiler: str = "gcc") -> list[str]:
-    """Every exported name of the driver API: 700-odd, old versions and `_ptsz`/`_ptds` included."""
+    """Return every exported name of the driver API, with old versions and `_ptsz`/`_ptds` forms."""
     present = [h for h in CUDA_HEADERS if (include / h).exists()]
     includes = "".join(f"#include <{h}>\n" for h in ("vdpau/vdpau.h", *present))
     source = _preprocess(f"#define __CUDA_API_VERSION_INTERNAL\n{includes}", include, compiler)
@@ -73,7 +73,7 @@ def cuda_names(include: Path, compiler: str = "gcc") -> list[str]:
 
 
 def nvml_names(include: Path, compiler: str = "gcc") -> list[str]:
-    """Every exported name of NVML, versioned and unversioned, and those that no header spells."""
+    """Return every exported name of NVML, including names that no header declares."""
     source = _preprocess(
         "#define NVML_NO_UNVERSIONED_FUNC_DEFS\n#include <nvml.h>\n", include, compiler
     )
@@ -87,7 +87,7 @@ def nvml_names(include: Path, compiler: str = "gcc") -> list[str]:
 
 
 def versions(include: Path) -> dict[str, int]:
-    """What the headers are of: `cuda` as 13040 for 13.4, `nvml` as 13."""
+    """Return the versions of the headers: `cuda` as 13040 for 13.4, `nvml` as 13."""
     found = {}
     for library, header, macro in (
         ("cuda", "cuda.h", "CUDA_VERSION"),
@@ -101,20 +101,21 @@ def versions(include: Path) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Variant:
-    """One answer of ``cuGetProcAddress``: ask for `base` at `version` or later, get `symbol`."""
+    """The `symbol` that ``cuGetProcAddress`` returns for `base` at `version` or later."""
 
     base: str
-    version: int  # CUDA version that introduced it, as 12020 for 12.2
-    per_thread: bool  # asked with CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
+    version: int  # CUDA version that introduced the variant, such as 12020 for 12.2
+    per_thread: bool  # requested with CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
     symbol: str  # the exported name
 
 
 def cuda_variants(include: Path, names: list[str], compiler: str = "gcc") -> list[Variant]:
-    """Which exported name answers for (base name, CUDA version, per-thread flag).
+    """Return the exported name for each base name, CUDA version and per-thread flag.
 
-    The typedef headers carry `PFN_cuMemAlloc_v2000` and `PFN_cuMemAlloc_v3020`; the n-th version of
-    a base name is the export without suffix, `_v2`, `_v3`, … in order. A per-thread variant is the
-    one of the newest plain version that is not younger. A version without an export is left out.
+    The typedef headers declare types such as `PFN_cuMemAlloc_v2000` and `PFN_cuMemAlloc_v3020`. The
+    first version of a base name is exported without a suffix, later ones as `_v2`, `_v3` and so on.
+    A per-thread variant belongs to the newest plain version that is not newer than itself. A
+    version without an export is left out.
     """
     present = [h for h in CUDA_TYPEDEFS if (include / h).exists()]
     includes = "".join(f"#include <{h}>\n" for h in ("vdpau/vdpau.h", *present))

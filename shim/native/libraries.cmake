@@ -1,22 +1,23 @@
-# The libraries and what each is made of. New files join by lying in the right folder.
+# The libraries and their sources. A new file in one of the folders is compiled without an entry here.
 find_package(Threads REQUIRED)
 include(${NATIVE}/floor/floor.cmake)
 
-# Mechanism: knows pages and numbers, nothing of CUDA or interposition. Shared by all.
+# The mechanism: pages and arithmetic, without CUDA. Part of all libraries.
 file(GLOB MECHANISM_SOURCES CONFIGURE_DEPENDS ${NATIVE}/mechanism/*.c)
 
-# The giver of turns: for whoever owns a device, not for the shim.
-file(GLOB TURNS_SOURCES CONFIGURE_DEPENDS ${NATIVE}/turns/*.c)
+# The time-slice scheduler: the owner of a device runs it, not the shim.
+file(GLOB SLICES_SOURCES CONFIGURE_DEPENDS ${NATIVE}/slices/*.c)
 
-# The shim. SONAME libcuda.so.1: glibc hands it to everyone who asks for that name.
+# The shim. SONAME libcuda.so.1: glibc gives it to every program that asks for that name.
 file(GLOB COMMON_SOURCES CONFIGURE_DEPENDS ${NATIVE}/common/*.c) # of both libraries
-file(GLOB SHIM_SOURCES CONFIGURE_DEPENDS ${NATIVE}/*.c ${NATIVE}/hooks/*.c ${NATIVE}/*.S)
+file(GLOB SHIM_SOURCES CONFIGURE_DEPENDS ${NATIVE}/process/*.c ${NATIVE}/loading/*.c ${NATIVE}/loading/*.S
+     ${NATIVE}/devices/*.c ${NATIVE}/images/*.c ${NATIVE}/memory/*.c ${NATIVE}/contexts/*.c ${NATIVE}/hooks/*.c)
 add_library(penstock_cuda SHARED ${SHIM_SOURCES} ${COMMON_SOURCES} ${MECHANISM_SOURCES} ${GEN}/cuda_forwarders.S
             ${GEN}/cuda_names.c)
 set_target_properties(penstock_cuda PROPERTIES OUTPUT_NAME penstock NO_SONAME ON)
-set_source_files_properties(${NATIVE}/handshake.c PROPERTIES
+set_source_files_properties(${NATIVE}/process/handshake.c PROPERTIES
   COMPILE_DEFINITIONS "PENSTOCK_VERSION=\"${SKBUILD_PROJECT_VERSION}\"") # empty in builds of C tests
-# What a thread has of it is given back when the thread ends: it must stay where it is.
+# Never unloaded: its thread-local data is freed by its own code when a thread ends.
 target_link_options(penstock_cuda PRIVATE -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete)
 
 file(GLOB SHIM_NVML_SOURCES CONFIGURE_DEPENDS ${NATIVE}/nvml/*.c)
@@ -37,8 +38,8 @@ add_library(sim_nvml SHARED ${SIM_NVML_SOURCES} ${MACHINE_SOURCES} ${NATIVE}/com
             ${GEN}/nvml_stubs.S)
 set_target_properties(sim_nvml PROPERTIES OUTPUT_NAME nvidia-ml SOVERSION 1
                       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/sim)
-# Threads of the simulated driver go on after a dlclose, and what the shim knows of a process must not
-# go with a program's last handle: they stay where they are.
+# Never unloaded: threads of the simulated driver run on after a dlclose, and the shim's state of a
+# process must outlive a program's last handle.
 foreach(library penstock_cuda penstock_nvml sim_cuda)
   target_link_options(${library} PRIVATE -Wl,-z,nodelete)
 endforeach()
@@ -57,20 +58,21 @@ foreach(library penstock_cuda penstock_nvml sim_cuda sim_nvml)
   target_link_libraries(${library} PRIVATE Threads::Threads ${CMAKE_DL_LIBS} rt)
 endforeach()
 
-# Preloaded libraries have room in the static TLS block, and a launch must not pay for a TLS call. Opened
-# late they must fit what is left there (tests/interposition/test_late.py); the simulated ones always are.
+# Preloaded libraries have room in the static TLS block, and a launch must not pay for a TLS call. A shim
+# that is opened late must fit into the rest (tests/interposition/test_late.py). The simulated libraries
+# are always opened late.
 foreach(library penstock_cuda penstock_nvml)
   target_compile_options(${library} PRIVATE $<$<COMPILE_LANGUAGE:C>:-ftls-model=initial-exec>)
 endforeach()
 
-# A launch passes through small functions of many files. What is stored there as a vector is read
-# word by word right behind, which has to wait for the store.
+# A launch calls small functions of many files. Values stored as a vector are read word by word soon
+# after, which would stall on the store.
 if(NOT PENSTOCK_SANITIZE)
   set_target_properties(penstock_cuda PROPERTIES INTERPROCEDURAL_OPTIMIZATION ON)
   target_compile_options(penstock_cuda PRIVATE $<$<COMPILE_LANGUAGE:C>:-fno-tree-slp-vectorize>)
 endif()
 
-# The daemon's and the tests' way to the same C files: a cffi module, never preloaded.
+# The same C files for the agent and the tests: a cffi module, never preloaded.
 add_custom_command(OUTPUT ${GEN}/_native.c
   COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/shim/penstock_shim/_build_native.py ${NATIVE} ${GEN}/_native.c
   DEPENDS ${CMAKE_SOURCE_DIR}/shim/penstock_shim/_build_native.py
@@ -78,8 +80,8 @@ add_custom_command(OUTPUT ${GEN}/_native.c
           ${NATIVE}/abi/handshake.h
           ${NATIVE}/mechanism/gate.h ${NATIVE}/mechanism/cost.h ${NATIVE}/mechanism/recent.h
           ${NATIVE}/mechanism/survey.h ${NATIVE}/mechanism/binding.h
-          ${NATIVE}/turns/account.h ${NATIVE}/turns/giver.h ${NATIVE}/sim/machine/binding.h)
-Python_add_library(native MODULE WITH_SOABI ${GEN}/_native.c ${MECHANISM_SOURCES} ${TURNS_SOURCES}
+          ${NATIVE}/slices/account.h ${NATIVE}/slices/scheduler.h ${NATIVE}/sim/machine/binding.h)
+Python_add_library(native MODULE WITH_SOABI ${GEN}/_native.c ${MECHANISM_SOURCES} ${SLICES_SOURCES}
                    ${MACHINE_SOURCES})
 set_target_properties(native PROPERTIES OUTPUT_NAME _native)
 target_include_directories(native PRIVATE ${NATIVE}/sim)
@@ -91,7 +93,7 @@ install(TARGETS sim_cuda sim_nvml LIBRARY DESTINATION sim)
 install(TARGETS native LIBRARY DESTINATION .)
 
 # Ordinary CUDA programs for `penstock bench`: they know nothing of the shim.
-foreach(workload churn collective costs latency launcher launches start traced)
+foreach(workload churn collective costs latency launcher launches start steps traced)
   add_executable(penstock_${workload} ${NATIVE}/workload/${workload}.c)
   set_target_properties(penstock_${workload} PROPERTIES OUTPUT_NAME penstock-${workload})
   target_link_libraries(penstock_${workload} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
@@ -111,7 +113,7 @@ foreach(probe penstock_probe penstock_probe_linked)
   install(TARGETS ${probe} RUNTIME DESTINATION bin)
 endforeach()
 
-# The hook that container runtimes start. Static where that can be linked: it runs between two roots.
+# The hook that container runtimes start. Static if possible, because it changes its root directory.
 add_executable(penstock_container_hook ${NATIVE}/container/hook.c ${NATIVE}/container/bundle.c
                ${NATIVE}/container/json.c)
 set_target_properties(penstock_container_hook PROPERTIES OUTPUT_NAME penstock-container-hook)
@@ -124,7 +126,7 @@ if(PENSTOCK_CAN_LINK_STATIC AND NOT PENSTOCK_SANITIZE)
 endif()
 install(TARGETS penstock_container_hook RUNTIME DESTINATION bin)
 
-# Does what may never end for the agent: see aside/aside.c.
+# Does operations that may never return for the agent: see aside/aside.c.
 add_executable(penstock_aside ${NATIVE}/aside/aside.c)
 set_target_properties(penstock_aside PROPERTIES OUTPUT_NAME penstock-aside)
 target_link_libraries(penstock_aside PRIVATE Threads::Threads)

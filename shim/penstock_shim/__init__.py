@@ -1,4 +1,4 @@
-"""Python binding of the shim: library paths, a tenant's pages, the simulated machine.
+"""Python bindings of the shim: library paths, a tenant's pages, the simulated machine.
 
-None of it is ever loaded into a tenant's program; only `libpenstock.so` is.
+A tenant's program never loads this package; it loads only `libpenstock.so`.
 """

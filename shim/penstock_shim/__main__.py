@@ -1,4 +1,4 @@
-"""`python -m penstock_shim`: prints the paths of the installed libraries."""
+"""`python -m penstock_shim` prints the paths of the installed libraries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _QUESTIONS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints one path. Exit code 0; 1 if it is not installed; 2 for an invalid option."""
+    """Prints one path. Returns exit code 0, or 1 if the library is not installed."""
     parser = argparse.ArgumentParser(prog="python -m penstock_shim", description=__doc__)
     group = parser.add_mutually_exclusive_group(required=True)
     for option, (_, text) in _QUESTIONS.items():

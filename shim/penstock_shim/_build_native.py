@@ -1,7 +1,7 @@
-"""Generates the C source of `penstock_shim._native`: cffi bindings of the shim's C code.
+"""Generator of the C source of `penstock_shim._native`, the cffi bindings of the shim's C code.
 
-Run by CMake as ``python _build_native.py <shim/native> <output.c>``. The declarations are the
-headers that the C code includes, so layout and prototypes have one source.
+CMake runs ``python _build_native.py <shim/native> <output.c>``. The declarations are the headers
+that the C code itself includes, so layout and prototypes have a single source.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ HEADERS = (
     "mechanism/watch.h",
     "mechanism/survey.h",
     "mechanism/binding.h",
-    "turns/account.h",
-    "turns/giver.h",
+    "slices/account.h",
+    "slices/scheduler.h",
     "sim/machine/binding.h",
 )
 
 
 def declarations(text: str) -> str:
-    """`text` in cffi's cdef syntax: without comments, includes, pragmas and string constants."""
+    """Converts a header to cffi's cdef syntax, without comments, includes and string constants."""
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     text = re.sub(r"//[^\n]*", "", text)
     kept = []

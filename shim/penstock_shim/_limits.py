@@ -17,7 +17,7 @@ Mode = Literal["strict", "elastic"]
 MAX_DEVICES: int = lib.PENSTOCK_MAX_DEVICES
 MAX_SLOTS: int = lib.PENSTOCK_MAX_SLOTS
 UNIT_BYTES: int = lib.PENSTOCK_LEDGER_UNIT_BYTES
-# 36 bits of units, see abi/ledger.h
+# abi/ledger.h counts units in 36 bits.
 MAX_MEMORY_BYTES: int = ((1 << 36) - 1) * UNIT_BYTES
 
 _MODES: dict[Mode, int] = {
@@ -27,42 +27,42 @@ _MODES: dict[Mode, int] = {
 
 
 def uuid_to_bytes(uuid: str) -> bytes:
-    """16 bytes of a device UUID such as "GPU-…" or "MIG-…". Raises ValueError."""
+    """Returns the 16 bytes of a device UUID such as "GPU-…" or "MIG-…". Raises ValueError."""
     prefix, _, rest = uuid.partition("-")
     if prefix not in {"GPU", "MIG"} or len(rest) != 36:
         raise ValueError(
-            f"{uuid!r} is no device UUID: expected GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
+            f"{uuid!r} is not a device UUID: expected GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
         )
     try:
         return uuid_module.UUID(rest).bytes
     except ValueError:
         raise ValueError(
-            f"{uuid!r} is no device UUID: it holds other than hexadecimal digits"
+            f"{uuid!r} is not a device UUID: it contains characters that are not hexadecimal"
         ) from None
 
 
 def uuid_from_bytes(raw: bytes, *, is_mig: bool = False) -> str:
-    """A device UUID as drivers print it: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx."""
+    """Returns a device UUID as drivers print it: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx."""
     return f"{'MIG' if is_mig else 'GPU'}-{uuid_module.UUID(bytes=raw)}"
 
 
 @dataclass(frozen=True)
 class DeviceLimit:
-    """Limits on one device. Raises ValueError if a value is out of bounds."""
+    """A tenant's limits on one device. Raises ValueError if a value is out of bounds."""
 
     uuid: str
     memory_bytes: int
-    """Hard limit; the ledger rounds it down to units of 512 bytes."""
+    """Hard memory limit, which the ledger rounds down to units of 512 bytes."""
     cores_permille: int = 1000
     """Granted share of device time, 1 to 1000."""
     allowance_permille: int | None = None
-    """Share allowed right now, at least `cores_permille`; None: the granted share."""
+    """Share allowed at the moment, at least `cores_permille`; None means the granted share."""
     context_reserve_bytes: int = 0
-    """Charged for every context."""
+    """Memory charged for every context."""
     sharers: int = 1
-    """Tenants with a grant on this device, this one included."""
+    """Number of tenants with a grant on this device, including this one."""
     busy_sharers: int = 0
-    """Those of them with work in the last second, this one included; 0: unknown."""
+    """Number of these tenants with work in the last second, including this one; 0 if unknown."""
 
     def __post_init__(self) -> None:
         uuid_to_bytes(self.uuid)
@@ -75,7 +75,7 @@ class DeviceLimit:
 
     @property
     def allowance(self) -> int:
-        """The share allowed right now, in thousandths."""
+        """The share allowed at the moment, in thousandths."""
         return self.cores_permille if self.allowance_permille is None else self.allowance_permille
 
 
@@ -86,38 +86,48 @@ class Limits:
     devices: tuple[DeviceLimit, ...]
     mode: Mode = "strict"
     suspended: bool = False
-    """Launches wait until this is cleared."""
+    """Whether launches wait until this is cleared."""
     allow_unknown: bool = False
-    """Unknown allocation- and launch-like driver names are passed on."""
+    """Whether unknown driver functions that may allocate or launch are passed on."""
     record: bool = False
-    """Names that are only forwarded are counted too."""
+    """Whether driver functions that are only forwarded are counted too."""
+    released: bool = False
+    """Whether device memory is released: processes do not begin to use a device meanwhile."""
+    released_ns: int = 0
+    """CLOCK_MONOTONIC time of the last release, when no work was on a device; 0 before the first.
+
+    It stays when `released` is cleared. Windows of measured time that began before it end there.
+    """
     generation: int = dataclasses.field(default=0, compare=False)
-    """Increases with every change; set by the writer."""
+    """Change counter, set by the writer."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.devices) <= MAX_DEVICES:
-            raise ValueError(f"{len(self.devices)} devices: a tenant has 1 to {MAX_DEVICES}")
+            raise ValueError(f"a tenant has 1 to {MAX_DEVICES} devices, not {len(self.devices)}")
         if len({device.uuid.lower() for device in self.devices}) != len(self.devices):
-            raise ValueError("a device is named twice")
+            raise ValueError("the same device is listed twice")
         if self.mode not in _MODES:
-            raise ValueError(f"mode {self.mode!r}: expected strict or elastic")
+            raise ValueError(f"invalid mode {self.mode!r}: expected strict or elastic")
+        _within("released_ns", self.released_ns, 0, 2**63 - 1)
 
 
 def _within(name: str, value: int, low: int, high: int) -> None:
     # The C struct would silently truncate a float.
     if type(value) is not int or not low <= value <= high:
-        raise ValueError(f"{name} is {value!r}: expected a whole number from {low} to {high}")
+        raise ValueError(f"invalid {name} {value!r}: expected an integer from {low} to {high}")
 
 
 def to_struct(limits: Limits) -> CData:
-    """A new `penstock_limits`."""
+    """Converts limits to a new `penstock_limits`."""
     out = ffi.new("penstock_limits *")
     out.mode = _MODES[limits.mode]
     out.flags = (
         (lib.PENSTOCK_TENANT_SUSPENDED if limits.suspended else 0)
         | (lib.PENSTOCK_TENANT_ALLOW_UNKNOWN if limits.allow_unknown else 0)
         | (lib.PENSTOCK_TENANT_RECORD if limits.record else 0)
+        | (lib.PENSTOCK_TENANT_RELEASED if limits.released else 0)
     )
+    out.released_ns = limits.released_ns
     out.device_count = len(limits.devices)
     for to, device in zip(out.devices, limits.devices, strict=False):
         to.uuid = uuid_to_bytes(device.uuid)
@@ -132,18 +142,20 @@ def to_struct(limits: Limits) -> CData:
 
 
 def from_struct(struct: CData) -> Limits:
-    """The limits in a `penstock_limits`. Raises ValueError if a field is out of bounds."""
+    """Converts a `penstock_limits` to limits. Raises ValueError if a field is out of bounds."""
     if struct.device_count > MAX_DEVICES:
-        raise ValueError(f"{struct.device_count} devices: a tenant has 1 to {MAX_DEVICES}")
+        raise ValueError(f"a tenant has 1 to {MAX_DEVICES} devices, not {struct.device_count}")
     modes = {number: name for name, number in _MODES.items()}
     if struct.mode not in modes:
-        raise ValueError(f"mode {struct.mode} is unknown")
+        raise ValueError(f"unknown mode {struct.mode}")
     return Limits(
         devices=tuple(_device_from_struct(struct.devices[i]) for i in range(struct.device_count)),
         mode=modes[struct.mode],
         suspended=bool(struct.flags & lib.PENSTOCK_TENANT_SUSPENDED),
         allow_unknown=bool(struct.flags & lib.PENSTOCK_TENANT_ALLOW_UNKNOWN),
         record=bool(struct.flags & lib.PENSTOCK_TENANT_RECORD),
+        released=bool(struct.flags & lib.PENSTOCK_TENANT_RELEASED),
+        released_ns=struct.released_ns,
         generation=struct.generation,
     )
 
@@ -157,7 +169,7 @@ def _device_from_struct(struct: CData) -> DeviceLimit:
         memory_bytes=struct.memory_bytes,
         context_reserve_bytes=struct.context_reserve_bytes,
         cores_permille=cores,
-        # None: the allowance follows a change of cores.
+        # With None, the allowance follows a later change of the share.
         allowance_permille=(
             None if struct.allowance_permille == cores else struct.allowance_permille
         ),

@@ -1,4 +1,4 @@
-"""An open simulated machine: its devices, their record, and fault injection."""
+"""An open simulated machine: its devices, the record of their work, and fault injection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from ._native import ffi, lib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
 
     from ._native import CData
 
@@ -28,17 +27,17 @@ _FAULTS: dict[str, int] = {
 
 
 class MachineError(RuntimeError):
-    """A machine file that cannot be created, opened or used."""
+    """Error for a machine file that cannot be created, opened or used."""
 
 
 @dataclass(frozen=True)
 class MigInstance:
-    """A MIG instance of a device: NVML lists it, but nothing runs on it."""
+    """A MIG instance of a device, which NVML lists but on which no work runs."""
 
-    profile: str  # "1g.18gb"
+    profile: str  # such as "1g.18gb"
     memory_bytes: int
-    slices: int  # of seven
-    sm_count: int  # an estimate
+    slices: int  # number of slices, out of seven
+    sm_count: int  # estimated number of multiprocessors
 
 
 @dataclass(frozen=True)
@@ -46,43 +45,43 @@ class Device:
     """A simulated device: its fixed properties and its current state."""
 
     index: int
-    uuid: str  # "GPU-…", as NVML spells it; the same for the n-th device of a kind everywhere
+    uuid: str  # "GPU-…" as in NVML; fixed by kind, index and place of the device
     name: str
     memory_bytes: int
     compute_capability: tuple[int, int]
     sm_count: int
     max_threads_per_sm: int
-    tflops: float  # rated dense fp16/bf16 tensor rate
-    context_bytes: int  # device memory that a process's context takes
+    tflops: float  # rated dense fp16/bf16 tensor performance
+    context_bytes: int  # device memory of a process's context
     time_slice_ns: int
     sample_period_ns: int
-    lost: bool  # a device-lost fault was injected
-    wants_reset: bool  # an XID error that only a reset clears; `lift` is a reset
-    xid_count: int  # XID errors ever reported
-    xids: tuple[int, ...]  # the newest of them, oldest first
-    mig: tuple[MigInstance, ...]  # empty: MIG is off
+    lost: bool  # whether a device-lost fault was injected
+    wants_reset: bool  # whether an XID error needs a reset; `lift` counts as one
+    xid_count: int  # number of XID errors ever reported
+    xids: tuple[int, ...]  # the newest XID errors, oldest first
+    mig: tuple[MigInstance, ...]  # empty if MIG is off
 
 
 class ProcessRecord(NamedTuple):
-    """Record of one process on one device since the machine was created; it may have ended."""
+    """What one process, possibly ended, did on one device since the machine was created."""
 
     device: int
     at_ns: int  # CLOCK_MONOTONIC; all values are exact at this time
-    pid: int  # in the pid namespace of the process itself
-    pid_namespace: int  # that namespace's inode; 0: not known
+    pid: int  # in the process's own pid namespace
+    pid_namespace: int  # inode of that namespace, 0 if unknown
     alive: bool
-    tag: str  # PENSTOCK_SIM_TAG of the process, else its comm
+    tag: str  # PENSTOCK_SIM_TAG of the process, or else its comm
     command: str
     began_ns: int
     ended_ns: int  # 0 while alive
     busy_ns: int  # device time of its kernels: the union over its streams
     copy_ns: int
-    memory_bytes: int  # now, contexts included; 0 once ended
+    memory_bytes: int  # current memory, including contexts; 0 after the process ended
     peak_memory_bytes: int
     launches: int
     copies: int
-    pending: int  # operations submitted and not completed
-    refused: int  # allocations that failed for lack of device memory
+    pending: int  # operations submitted but not completed
+    refused: int  # allocations refused because device memory was short
     calls: int  # driver calls while the process had a context here
 
 
@@ -95,17 +94,17 @@ class DeviceUsage:
     created_ns: int
     busy_ns: int
     copy_ns: int
-    switch_ns: int  # spent on context switches
+    switch_ns: int  # time spent on context switches
     switches: int
     memory_used_bytes: int
     memory_total_bytes: int
-    processes: int  # alive with a context
-    computing: int  # of those, with kernels waiting or running
+    processes: int  # number of living processes with a context
+    computing: int  # number of those with kernels waiting or running
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Cumulative sums at one of the device's sample times."""
+    """Running totals at one of the device's sample times."""
 
     at_ns: int
     busy_ns: int
@@ -114,13 +113,13 @@ class Sample:
 
 
 class Machine:
-    """An open simulated machine. Close it, or use it in a `with`."""
+    """An open simulated machine. Close it, or use it as a context manager."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Open the machine at `path`.
 
         Raises:
-            MachineError: the file does not exist, or is not a machine.
+            MachineError: the file does not exist or is not a machine.
         """
         self.path = Path(path).absolute()
         error = ffi.new("char[]", lib.SIM_ERROR_BYTES)
@@ -132,12 +131,7 @@ class Machine:
     def __enter__(self) -> Machine:  # noqa: PYI034  typing.Self needs Python 3.11
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -147,19 +141,19 @@ class Machine:
             self._machine = ffi.NULL
 
     def devices(self) -> list[Device]:
-        """The devices, in index order."""
+        """Return the devices in the order of their indexes."""
         return [_device(info) for info in self._infos()]
 
     def is_lost(self, device: int = 0) -> bool:
-        """Whether a device-lost fault was injected.
+        """Return whether a device-lost fault was injected.
 
         Raises:
-            IndexError: no such device.
+            IndexError: there is no such device.
         """
         return bool(self._info(self._checked(device)).lost)
 
     def usage(self, device: int = 0) -> DeviceUsage:
-        """Usage of the whole device so far.
+        """Return the usage of the whole device so far.
 
         Raises:
             IndexError: no such device.
@@ -181,21 +175,21 @@ class Machine:
         )
 
     def record(self, device: int | None = None) -> list[ProcessRecord]:
-        """Records of every process on the device (default: on each): the ground truth.
+        """Return the exact records of every process on one device, or by default on all devices.
 
-        The values of one device are taken at one instant.
+        All values of a device are taken at the same instant.
 
         Raises:
-            IndexError: no such device.
+            IndexError: there is no such device.
         """
         indices = range(len(self)) if device is None else [self._checked(device)]
         return [record for index in indices for record in self._record(index)]
 
     def samples(self, device: int = 0, pid: int = 0) -> list[Sample]:
-        """The last utilisation samples of a device, or of one live process on it, oldest first.
+        """Return the last utilisation samples of a device or of a living process, oldest first.
 
         Raises:
-            IndexError: no such device.
+            IndexError: there is no such device.
         """
         samples = ffi.new("sim_sample[]", lib.SIM_SAMPLES)
         count = lib.sim_machine_samples(
@@ -216,23 +210,24 @@ class Machine:
         delay_ns: int = 0,
         call: str = "",
     ) -> None:
-        """Make a fault happen on the device.
+        """Inject a fault into the device.
 
         Args:
-            kind: which fault.
-            device: the device that has it.
-            pid: the process that it affects; 0: any.
-            skip: number of calls that succeed first.
-            count: number of calls that it affects; 0: all until `lift`.
-            delay_ns: for ``slow``: how much longer a driver call takes.
-            call: glob over the driver function's base name; empty: every call that fits the kind.
+            kind: Kind of fault.
+            device: Index of the device.
+            pid: Process that the fault affects, 0 for any process.
+            skip: Number of calls to spare first.
+            count: Number of calls to affect, 0 for all until `lift`.
+            delay_ns: For ``slow``, the time by which driver calls are delayed.
+            call: Glob for the base name of the driver function; if empty, the fault affects every
+                function that its kind applies to.
 
         Raises:
-            IndexError: no such device.
+            IndexError: there is no such device.
             MachineError: the machine rejected the fault.
         """
         if kind not in get_args(FaultKind):
-            raise MachineError(f"{kind!r} is no fault; there are {', '.join(get_args(FaultKind))}")
+            raise MachineError(f"{kind!r} is not a fault (valid: {', '.join(get_args(FaultKind))})")
         fault = ffi.new("sim_fault *")
         fault.kind, fault.pid, fault.skip, fault.count = _FAULTS[kind], pid, skip, count
         fault.value_ns = delay_ns
@@ -240,35 +235,31 @@ class Machine:
         self._inject(device, fault)
 
     def lift(self, device: int = 0) -> None:
-        """End every fault of the device.
-
-        Raises:
-            IndexError: no such device.
-        """
+        """End every fault of the device. Raises IndexError if there is no such device."""
         self._inject(device, ffi.new("sim_fault *"))
 
     def report_xid(self, xid: int, *, device: int = 0) -> None:
-        """Make the driver report XID error `xid` of the device; see `Device.wants_reset`.
+        """Make the driver report XID error `xid` for the device (see `Device.wants_reset`).
 
         Raises:
-            IndexError: no such device.
+            IndexError: there is no such device.
         """
         lib.sim_machine_report_xid(self._open(), self._checked(device), xid)
 
     def shift_clock(self, ns: int, *, device: int = 0) -> None:
-        """Advance the device's clock by `ns` at once, to simulate long drift.
+        """Advance the device's clock by `ns` in one step, to simulate a long drift.
 
         Raises:
-            IndexError: no such device.
+            IndexError: there is no such device.
         """
         lib.sim_machine_shift_clock(self._open(), self._checked(device), ns)
 
     def set_mig(self, instances: Sequence[MigInstance], *, device: int = 0) -> None:
-        """Divide the device into MIG instances, at most seven; none: MIG is off.
+        """Divide the device into at most seven MIG instances. An empty list turns MIG off.
 
         Raises:
             IndexError: no such device.
-            MachineError: a process uses the device, or there are too many.
+            MachineError: a process uses the device, or there are too many instances.
         """
         raw = ffi.new("sim_mig[]", max(1, len(instances)))
         for place, one in zip(raw, instances, strict=False):
@@ -287,7 +278,9 @@ class Machine:
 
     def _inject(self, device: int, fault: CData) -> None:
         if lib.sim_machine_inject(self._open(), self._checked(device), fault) < 0:
-            raise MachineError(f"device {device} of {self.path} refused the fault")
+            raise MachineError(
+                f"the fault could not be injected into device {device} of {self.path}"
+            )
 
     def _record(self, device: int) -> Iterator[ProcessRecord]:
         at_ns, room, count = self.raw_record(device, ffi.new("sim_process_record[]", 256))
@@ -295,12 +288,12 @@ class Machine:
             yield _process(device, at_ns, room[number])
 
     def raw_record(self, device: int, room: CData) -> tuple[int, CData, int]:
-        """The time, the device's raw records, and their number.
+        """Return the time, the device's raw records, and their number.
 
         The records are in `room`, or in a larger buffer if `room` is too small.
 
         Raises:
-            IndexError: no such device.
+            IndexError: there is no such device.
         """
         at_ns = ffi.new("uint64_t *")
         checked = self._checked(device)
@@ -320,7 +313,7 @@ class Machine:
             yield self._info(index)
 
     def has_devices_of(self, other: Machine) -> bool:
-        """Whether both machines have the same devices in number and profile; places may differ."""
+        """Return whether both machines have the same devices by number and profile."""
         return self._fingerprint() == other._fingerprint()
 
     def _fingerprint(self) -> list[bytes]:
@@ -332,7 +325,7 @@ class Machine:
         return found
 
     def summary(self) -> str:
-        """The devices in a few words: "2 x NVIDIA H200"."""
+        """Return a short description of the devices, such as "2 x NVIDIA H200"."""
         names = [device.name for device in self.devices()]
         kinds = dict.fromkeys(names)
         return ", ".join(f"{names.count(kind)} x {kind}" for kind in kinds)
@@ -344,8 +337,8 @@ class Machine:
         return self._machine
 
     def _check_file(self) -> None:
-        """Raises `MachineError` if the file was truncated: reading it would raise SIGBUS."""
-        now = _identity(self.path)  # if removed or replaced, the mapping stays valid
+        """Raise `MachineError` if the file was truncated, because reading it would raise SIGBUS."""
+        now = _identity(self.path)  # if the file was removed or replaced, the mapping stays valid
         if now[:2] == self._file[:2] and now[2] < self._file[2]:
             raise MachineError(f"the simulated machine {self.path} was truncated; create it again")
 
@@ -356,7 +349,7 @@ class Machine:
 
 
 class RecordReader:
-    """Reads one device's record repeatedly and reuses the objects of unchanged entries."""
+    """Reader of one device's record, which reuses the objects of unchanged entries."""
 
     def __init__(self, machine: Machine, device: int) -> None:
         self._machine = machine
@@ -366,9 +359,10 @@ class RecordReader:
         self._records: list[ProcessRecord] = []
 
     def read(self) -> tuple[int, list[ProcessRecord]]:
-        """The time, and all records; an unchanged record is the same object, with its old time.
+        """Return the time and all records.
 
-        If all are unchanged, the list is the same object too.
+        An unchanged record is the same object as before, with its old time. If all records are
+        unchanged, the list is the same object too.
         """
         at_ns, self._room, count = self._machine.raw_record(self._device, self._room)
         raw = bytes(ffi.buffer(self._room, count * ffi.sizeof("sim_process_record")))
@@ -411,7 +405,7 @@ def _process(device: int, at_ns: int, record: CData) -> ProcessRecord:
 
 
 def _identity(file: Path) -> tuple[int, int, int]:
-    """Device, inode and size of `file`; zeros if it does not exist."""
+    """Return device, inode and size of `file`, or zeros if it does not exist."""
     try:
         found = file.stat()
     except OSError:
@@ -446,7 +440,7 @@ def _device(info: CData) -> Device:
 
 
 def text(chars: CData) -> str:
-    """A NUL-terminated char array."""
+    """Decode a NUL-terminated char array."""
     return bytes(ffi.string(chars)).decode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""Page files: created completely or not at all, checked before use, never replaced."""
+"""Page files, which are created atomically, checked before use, and never replaced."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ _ADVICE = {
 _ELSEWHERE = "keep tenants elsewhere (--state-dir, $PENSTOCK_STATE_DIR)"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DEFAULT_ADVICE = "let the tenant end, remove its directory and start it again"
-ADVICES = frozenset({*_ADVICE.values(), _DEFAULT_ADVICE})  # for users with a shell on the machine
+# Advice that suits only users with a shell on the machine.
+ADVICES = frozenset({*_ADVICE.values(), _DEFAULT_ADVICE})
 
 
 class PageError(Exception):
-    """An unusable quota or usage page: what happened, why, and what to do."""
+    """Error for an unusable quota or usage page, with the problem and what to do about it."""
 
     def __init__(self, path: Path, what: str, advice: str | None = None) -> None:
         self.path = path
@@ -44,36 +45,36 @@ class PageError(Exception):
 
 
 def survive_lost_pages() -> None:
-    """Makes this process survive the loss of a mapped page: truncated, or without storage.
+    """Makes this process survive if a mapped page is truncated or its file system is full.
 
-    SIGBUS would end the process; instead it sees an empty page. For processes that do more than
-    read pages; what they write there is lost.
+    The process sees an empty page instead of being ended by SIGBUS. Data that it writes to that
+    page is lost. For processes that do more than read pages.
     """
     lib.penstock_survive_lost_pages()
 
 
 def lost_pages() -> int:
-    """Number of mapped pages that were replaced by empty ones."""
+    """Returns the number of lost mapped pages that were replaced by empty ones."""
     return int(lib.penstock_lost_pages())
 
 
 def page_size(kind: Kind) -> int:
-    """Size in bytes of a page of this kind."""
+    """Returns the size of a page of this kind in bytes."""
     return int(ffi.sizeof(f"penstock_{kind}_page"))
 
 
 def page_bytes() -> int:
-    """Size in bytes of all pages of one tenant."""
+    """Returns the size of both pages of a tenant in bytes."""
     return page_size("quota") + page_size("usage")
 
 
 def usage_page_bytes() -> int:
-    """Size in bytes of a usage page."""
+    """Returns the size of a usage page in bytes."""
     return page_size("usage")
 
 
 def open_page(path: Path, kind: Kind, *, writable: bool) -> int:
-    """A descriptor of a checked page, close-on-exec. Raises PageError."""
+    """Opens and checks a page. Returns a close-on-exec descriptor. Raises `PageError`."""
     flags = os.O_RDWR if writable else os.O_RDONLY
     try:
         fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
@@ -94,7 +95,7 @@ def open_page(path: Path, kind: Kind, *, writable: bool) -> int:
 
 
 def check_page(fd: int, path: Path, kind: Kind) -> None:
-    """Checks magic, version and size with the shim's own code. Raises PageError."""
+    """Checks a page's magic, version and size, using the shim's own code. Raises `PageError`."""
     code = lib.penstock_binding_page_check(fd, kind == "quota")
     if code != 0:
         what = text_of(lib.penstock_binding_error_text(code))
@@ -106,7 +107,7 @@ def check_page(fd: int, path: Path, kind: Kind) -> None:
 
 
 def _versions(fd: int) -> str:
-    """The version of the page and the versions that this release reads, in words."""
+    """Describes the version of a page and the versions that this release reads."""
     (found,) = struct.unpack_from("=I", os.pread(fd, 16, 0), 8)
     oldest, newest = int(lib.PENSTOCK_ABI_OLDEST), int(lib.PENSTOCK_ABI_VERSION)
     if oldest <= found <= newest:
@@ -116,7 +117,7 @@ def _versions(fd: int) -> str:
 
 
 def text_of(pointer: CData) -> str:
-    """A NUL-terminated C string or char array with unprintable characters replaced."""
+    """Decodes a NUL-terminated C string or char array, replacing unprintable characters."""
     raw = ffi.string(pointer)
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
@@ -124,7 +125,7 @@ def text_of(pointer: CData) -> str:
 
 @contextlib.contextmanager
 def mapped(fd: int, kind: Kind, *, writable: bool = True) -> Iterator[CData]:
-    """The page as a C struct, mapped for the duration of the block."""
+    """Maps a page as a C struct for the duration of the `with` block."""
     view = Mapping(fd, kind, writable=writable)
     try:
         yield view.page
@@ -133,7 +134,7 @@ def mapped(fd: int, kind: Kind, *, writable: bool = True) -> Iterator[CData]:
 
 
 class Mapping:
-    """A page as a C struct in `page`, mapped until `close`."""
+    """Mapping of a page, whose attribute `page` is a C struct until `close`."""
 
     def __init__(self, fd: int, kind: Kind, *, writable: bool = True) -> None:
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
@@ -142,7 +143,7 @@ class Mapping:
         self.page: CData = ffi.cast(f"penstock_{kind}_page *", self._buffer)
 
     def close(self) -> None:
-        """Unmaps; `page` must not be used any more."""
+        """Unmaps the page, which must not be used afterwards."""
         self.page = None
         ffi.release(self._buffer)
         self._memory.close()
@@ -155,19 +156,20 @@ def create_page(
     *,
     mode: int,
 ) -> None:
-    """Creates a page file, which gets its name only when it is complete.
+    """Creates a page file atomically: it gets its name only when it is complete.
 
-    All its storage is allocated now: a full file system is an error here, never a later SIGBUS in a
-    program that writes to its page. (Without such a system call, glibc writes into each block.)
+    All storage is allocated here, so that a full file system is an error now and not a SIGBUS later
+    in a program that writes to its page. (On a file system that does not support this, glibc writes
+    into each block.)
 
     Args:
-        path: Path of the file; a missing directory is created (0700).
+        path: Path of the file. A missing directory is created (0700).
         kind: Kind of page.
-        fill: Initialises the zeroed page.
-        mode: Permission bits of the file, whatever the umask.
+        fill: Function that initialises the zeroed page.
+        mode: Permission bits of the file, regardless of the umask.
 
     Raises:
-        PageError: the page exists already or cannot be written.
+        PageError: the page already exists or cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     spare = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
@@ -178,7 +180,7 @@ def create_page(
             with mapped(fd, kind) as page:
                 fill(page)
             os.fchmod(fd, mode)
-            # A page is never replaced while a process may have it mapped: link, not rename.
+            # Uses link instead of rename, because a page that is mapped must never be replaced.
             os.link(spare, path)
         finally:
             os.close(fd)
@@ -188,7 +190,7 @@ def create_page(
     except OSError as error:
         size = f"{page_size(kind) >> 10} KiB" if error.errno in _FULL else ""
         advice = (
-            f"it takes {size}: free some space, or {_ELSEWHERE}"
+            f"it takes {size}: free up disk space, or {_ELSEWHERE}"
             if size
             else f"check permissions, or {_ELSEWHERE}"
         )

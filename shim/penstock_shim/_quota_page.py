@@ -1,4 +1,4 @@
-"""The quota page: a tenant's limits, written by its supervisor."""
+"""The quota page, in which a supervisor writes a tenant's limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from penstock_shim._page_file import Mapping, PageError, create_page, open_page,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -31,24 +30,24 @@ _PATH_BYTES = 256
 
 @dataclass(frozen=True)
 class Quota:
-    """A quota page as read at one moment."""
+    """The contents of a quota page at one moment."""
 
     tenant: str
     limits: Limits
     driver_path: str
-    """The driver's libcuda that the shim loads; empty: searched."""
+    """Path of the driver's libcuda; if empty, the shim searches for it."""
     nvml_path: str
     heartbeat_ns: int
-    """CLOCK_MONOTONIC of the writer's last heartbeat; 0: none yet."""
+    """CLOCK_MONOTONIC time of the writer's last heartbeat, 0 before the first."""
 
 
 def read_quota(path: Path) -> Quota:
-    """Reads a quota page without mapping it. Raises PageError."""
+    """Reads a quota page without mapping it. Raises `PageError`."""
     fd = open_page(path, "quota", writable=False)
     try:
         page = ffi.new("penstock_quota_page *")
-        # The copy in force is rewritten only by the change after the next one: read the page again
-        # if its index moved during the read.
+        # The copy in force is rewritten only by the change after the next one, so it is enough to
+        # read the page again if the index of that copy changed during the read.
         for _ in range(16):
             _pread_into(fd, page, path)
             before = page.current & 1
@@ -59,6 +58,19 @@ def read_quota(path: Path) -> Quota:
         return _decode(page, path)
     finally:
         os.close(fd)
+
+
+def _check_devices(before: Limits, after: Limits) -> None:
+    """Refuses other devices for a tenant that may be using its devices. Raises ValueError."""
+    if [d.uuid.lower() for d in after.devices] == [d.uuid.lower() for d in before.devices]:
+        return
+    if len(after.devices) != len(before.devices):
+        raise ValueError("a tenant's number of devices does not change; start another tenant")
+    if not (before.released and before.suspended):
+        raise ValueError(
+            "a tenant's devices do not change while it runs; release its device memory first, "
+            "or start another tenant"
+        )
 
 
 def _pread_into(fd: int, page: CData, path: Path) -> None:
@@ -83,18 +95,18 @@ def _decode(page: CData, path: Path) -> Quota:
 
 
 class QuotaWriter:
-    """Writer of a quota page; a page may have several writers, in any process.
+    """Writer of a quota page. A page may have several writers, in any process.
 
-    A change is atomic: the spare copy is filled, then the index flips, then sleepers are woken.
-    `QuotaWriter.create` makes a page, `QuotaWriter.open` opens an existing one. Any thread may
-    write or close; writing after `close` raises `PageError`.
+    A change is atomic: it fills the spare copy, then makes that copy current, then wakes waiting
+    launches. `QuotaWriter.create` makes a page, and `QuotaWriter.open` opens an existing one. Any
+    thread may write to the page or close it. Writing after `close` raises `PageError`.
     """
 
     def __init__(self, path: Path, fd: int, lock_fd: int) -> None:
         self.path = path
         self._fd = fd
         self._lock_fd = lock_fd
-        self._using = threading.Lock()  # while held, the page and both files stay open
+        self._using = threading.Lock()  # while it is held, the page and both files stay open
         self._mapping = Mapping(fd, "quota")
 
     @classmethod
@@ -107,11 +119,11 @@ class QuotaWriter:
         driver_path: str = "",
         nvml_path: str = "",
     ) -> Self:
-        """Creates the page (0644; a missing directory gets 0700) with `limits` in force.
+        """Creates a page (0644, in a directory of 0700 if that is missing) with `limits` in force.
 
         Raises:
-            ValueError: a name or path that does not fit its field.
-            PageError: the page exists already or cannot be written.
+            ValueError: a name or path does not fit its field.
+            PageError: the page already exists or cannot be written.
         """
         name = _field("tenant", tenant, _NAME_BYTES)
         driver = _field("driver_path", driver_path, _PATH_BYTES)
@@ -127,11 +139,11 @@ class QuotaWriter:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Opens an existing page, for instance after a restart. Raises PageError."""
+        """Opens an existing page, for instance after a restart. Raises `PageError`."""
         fd = open_page(path, "quota", writable=True)
         lock_path = path.with_name(path.name + ".lock")
         try:
-            # Not the page itself: any process that may read the page could hold a lock on it.
+            # The lock is a separate file, because any process that may read the page could lock it.
             lock_fd = os.open(
                 lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
             )
@@ -142,24 +154,25 @@ class QuotaWriter:
 
     @property
     def limits(self) -> Limits:
-        """The limits in force. Raises PageError if they were overwritten."""
+        """The limits in force. Raises `PageError` if they have been corrupted."""
         return self.read().limits
 
     def read(self) -> Quota:
-        """The page as it is now. Raises PageError."""
+        """Reads the page as it is now. Raises `PageError`."""
         return read_quota(self.path)
 
     def update(self, limits: Limits) -> int:
-        """Puts `limits` in force, wakes every gate, and returns the new generation.
+        """Puts `limits` in force, wakes waiting launches, and returns the new generation.
 
         Raises:
-            ValueError: the devices are not the page's devices in the page's order.
-            PageError: the page was closed, or another writer held the lock for over five seconds.
+            ValueError: the devices differ from the page's devices, or are in another order, and
+                the tenant's device memory is not released.
+            PageError: the page was closed, or another writer held the lock for over 5 seconds.
         """
         return self.change(lambda _: limits)
 
     def change(self, edit: Callable[[Limits], Limits]) -> int:
-        """Atomically replaces the limits by `edit` of them. Raises like `update`."""
+        """Atomically replaces the limits by the result of `edit`. Raises the errors of `update`."""
         with self._locked() as page:
             try:
                 before = _limits.from_struct(page.copies[page.current & 1])
@@ -168,34 +181,33 @@ class QuotaWriter:
                     self.path, f"holds a field that is out of bounds ({error})"
                 ) from None
             after = edit(before)
-            if [d.uuid.lower() for d in after.devices] != [d.uuid.lower() for d in before.devices]:
-                raise ValueError(
-                    "a tenant's devices do not change while it runs; start another tenant"
-                )
+            _check_devices(before, after)
             return int(lib.penstock_quota_publish(page, _limits.to_struct(after)))
 
     def heartbeat(self) -> int:
-        """Writes a heartbeat; returns its CLOCK_MONOTONIC nanoseconds. Raises PageError."""
+        """Writes a heartbeat and returns its CLOCK_MONOTONIC time in ns. Raises `PageError`."""
         with self._using:
             return int(lib.penstock_quota_heartbeat(self._page()))
 
     def words(self) -> CData:
-        """The page as a C struct, for native code that writes heartbeats; NULL after `close`."""
+        """Returns the page as a C struct, or NULL after `close`, for native heartbeats."""
         page = self._mapping.page
         return ffi.NULL if page is None else page
 
     def mark_dead(self, slot: int, owner: int) -> None:
-        """Marks the process with owner word `owner` (0: none) in `slot` as dead.
+        """Marks the process with owner word `owner` in `slot` as dead; 0 clears the mark.
 
-        Raises ValueError for an invalid slot, `PageError` after `close`.
+        Raises:
+            ValueError: there is no such slot.
+            PageError: the page was closed.
         """
         if not 0 <= slot < _limits.MAX_SLOTS:
-            raise ValueError(f"slot {slot}: expected 0 to {_limits.MAX_SLOTS - 1}")
+            raise ValueError(f"invalid slot {slot}: expected 0 to {_limits.MAX_SLOTS - 1}")
         with self._using:
             lib.penstock_quota_mark_dead(self._page(), slot, owner)
 
     def close(self) -> None:
-        """Closes the page after a write in progress; its content stays. May be called twice."""
+        """Closes the page after any write in progress; the file stays. May be called twice."""
         with self._using:
             if self._fd >= 0:
                 self._mapping.close()
@@ -206,23 +218,18 @@ class QuotaWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _page(self) -> CData:
-        """The mapped page; call it with `_using` held."""
+        """Returns the mapped page. The caller holds `_using`."""
         if self._mapping.page is None:
             raise PageError(self.path, "was closed by its writer", "open it anew")
         return self._mapping.page
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[CData]:
-        """The page, while no other writer changes it."""
+        """Locks the page against other writers for the duration of the `with` block."""
         with self._using:
             page = self._page()
             deadline = time.monotonic() + _LOCK_WAIT_S
@@ -247,5 +254,5 @@ class QuotaWriter:
 def _field(name: str, value: str, size: int) -> bytes:
     raw = os.fsencode(value)  # paths are bytes
     if len(raw) >= size or b"\0" in raw:
-        raise ValueError(f"{name} {value!r}: at most {size - 1} bytes, without NUL")
+        raise ValueError(f"invalid {name} {value!r}: at most {size - 1} bytes, without NUL")
     return raw

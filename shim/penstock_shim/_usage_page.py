@@ -1,7 +1,7 @@
-"""The usage page: a tenant's usage, written by the tenant's shims.
+"""The usage page, in which a tenant's shims record the tenant's usage.
 
-Its content is not trusted: it is read by `pread` (a truncated mapping would kill the reader), and
-every field is kept within its bounds.
+The page's content is not trusted. It is read by `pread`, because a truncated mapping would kill the
+reader, and every field is checked against its bounds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from penstock_shim._page_file import (
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -51,13 +50,13 @@ class DeviceUsage:
 
     total_bytes: int
     peak_bytes: int
-    """Highest total so far."""
+    """Highest value of `total_bytes` so far."""
     refusals: int
-    """Requests answered "out of memory" by the ledger."""
+    """Number of requests that the ledger refused as out of memory."""
     refused_bytes: int
     """Size of the last refused request."""
     origin_ns: int
-    """CLOCK_MONOTONIC of the first launch; 0: none yet."""
+    """CLOCK_MONOTONIC time of the first launch, 0 before it."""
     spent_ns: int
     """Device time charged."""
     closed: bool
@@ -66,29 +65,29 @@ class DeviceUsage:
     waited_ns: int
     debts: int
     copied_bytes: int
-    """Bytes moved by copy engines: metered, not gated."""
+    """Bytes moved by copy engines, which are metered but not gated."""
     copies: int
     host_functions: int
-    """Host functions queued on streams: not gated."""
+    """Number of host functions queued on streams, which are not gated."""
 
 
 @dataclass(frozen=True)
 class SlotUsage:
-    """Memory and work in flight of one process, by device."""
+    """Memory and work in flight of one process, listed by device."""
 
     slot: int
     state: Literal["live", "reaping"]
     owner: int
-    """The whole owner word, for `QuotaWriter.mark_dead`."""
+    """Owner word, for `QuotaWriter.mark_dead`."""
     pid: int
-    """In the process's own pid namespace."""
+    """Process ID in the process's own pid namespace."""
     pid_namespace: int | None
-    """Inode of that namespace; None: unknown."""
+    """Inode of the process's pid namespace, None if unknown."""
     start_ticks: int
     """Low 28 bits of field 22 of /proc/<pid>/stat."""
     command: str
     claimed_ns: int
-    """CLOCK_MONOTONIC."""
+    """CLOCK_MONOTONIC time of the claim."""
     charged_bytes: tuple[int, ...]
     estimate_ns: tuple[int, ...]
     submitted: tuple[int, ...]
@@ -97,44 +96,44 @@ class SlotUsage:
 
 @dataclass(frozen=True)
 class UsageSnapshot:
-    """A usage page as read at about one moment."""
+    """The contents of a usage page at approximately one moment."""
 
     devices: tuple[DeviceUsage, ...]
-    """One for each requested device: by default all of the layout, granted or not."""
+    """One entry for each requested device; by default, for every device that a page can hold."""
     slots: tuple[SlotUsage, ...]
-    """Slots in use."""
+    """The slots in use."""
     asked_changes: int = 0
-    """Increases with each request for a name that the shim does not handle: see `read_asked`."""
+    """Counter that grows with each request for a function that the shim does not implement."""
 
 
 @dataclass(frozen=True)
 class AskedName:
-    """A driver name that a program requested and that the shim did not handle itself."""
+    """A driver function that a program requested and that the shim does not implement."""
 
     name: str
     kind: AskedKind
     requests: int
-    """Requests through cuGetProcAddress."""
+    """Number of requests through cuGetProcAddress."""
     calls: int
-    """Calls; for an absent name at least one per process."""
+    """Number of calls; at least one per process for a function that the driver lacks."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """All names that a tenant requested and the shim did not handle, sorted."""
+    """All driver functions that a tenant requested and that the shim does not implement."""
 
     names: tuple[AskedName, ...]
     overflow: int
-    """Number of names that did not fit into the table, with repetitions."""
+    """Number of requests whose name did not fit into the table."""
     ever_used: bool = True
-    """Whether any process ever claimed a slot, as the first context does."""
+    """Whether any process has claimed a slot, which happens with its first context."""
 
 
 class UsagePage:
-    """A tenant's usage page, open.
+    """An open usage page of a tenant.
 
-    `snapshot` is safe on any user's page. `reap` maps the page and is for the user's own tenants:
-    truncating the file meanwhile kills the process that has it mapped.
+    `snapshot` is safe for any user's page. `reap` maps the page, so it is safe only for the
+    caller's own tenants: truncating a mapped file kills the process that has it mapped.
     """
 
     def __init__(self, path: Path, fd: int) -> None:
@@ -143,44 +142,47 @@ class UsagePage:
 
     @classmethod
     def create(cls, path: Path, *, mode: int = 0o600) -> Self:
-        """Creates an empty page.
+        """Creates an empty usage page.
 
         Args:
-            path: Path of the file; a missing directory is created (0700).
-            mode: Permission bits; the tenant must be able to write.
+            path: Path of the file. A missing directory is created (0700).
+            mode: Permission bits, which must let the tenant write.
 
         Raises:
-            PageError: the page exists already or cannot be written.
+            PageError: the page already exists or cannot be written.
         """
         create_page(path, "usage", lib.penstock_usage_init, mode=mode)
         return cls.open(path)
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Opens a page for reading and reaping. Raises PageError."""
+        """Opens a page for reading and reaping. Raises `PageError`."""
         return cls(path, open_page(path, "usage", writable=True))
 
     def snapshot(self, devices: int = MAX_DEVICES) -> UsageSnapshot:
-        """Reads the page for its first `devices` devices. Raises PageError if it is damaged."""
+        """Reads the page for its first `devices` devices. Raises `PageError` if it is damaged."""
         return _snapshot(self._fd, self.path, devices)
 
     def fileno(self) -> int:
-        """The open file, for native readers; `close` closes it."""
+        """Returns the file descriptor, for native readers. `close` closes it."""
         return self._fd
 
     def asked(self) -> Asked:
-        """Requested names that the shim did not handle itself. Raises PageError."""
+        """Reads the requested functions that the shim does not implement. Raises `PageError`."""
         return _asked(self._fd, self.path)
 
     def reap(self, quota: Path | None = None) -> int:
-        """Frees the slots of dead processes and what they hold; returns how many were freed.
+        """Frees the slots of dead processes and releases their charges.
 
         Args:
-            quota: The quota page, for marks of dead owners; by default the one beside this page, if
-                it is there.
+            quota: The quota page, which marks dead owners. The default is the quota page in the
+                same directory, if there is one.
+
+        Returns:
+            The number of freed slots.
 
         Raises:
-            PageError: a page that cannot be used.
+            PageError: a page cannot be used.
         """
         check_page(self._fd, self.path, "usage")
         quota_path = quota or self.path.with_name("quota")
@@ -198,7 +200,7 @@ class UsagePage:
             os.close(quota_fd)
 
     def close(self) -> None:
-        """Closes the file; the page stays as it is. May be called twice."""
+        """Closes the file without changing the page. May be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -206,17 +208,12 @@ class UsagePage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def read_usage(path: Path) -> UsageSnapshot:
-    """Reads a page; needs only read permission. Raises PageError."""
+    """Reads a usage page, which needs only read permission. Raises `PageError`."""
     fd = open_page(path, "usage", writable=False)
     try:
         return _snapshot(fd, path)
@@ -225,7 +222,7 @@ def read_usage(path: Path) -> UsageSnapshot:
 
 
 def read_asked(path: Path) -> Asked:
-    """Names that the tenant's programs requested; needs only read permission. Raises PageError."""
+    """Reads a tenant's requested functions; read permission is enough. Raises `PageError`."""
     fd = open_page(path, "usage", writable=False)
     try:
         return _asked(fd, path)
@@ -238,7 +235,7 @@ def _asked(fd: int, path: Path) -> Asked:
     page = ffi.new("penstock_usage_page *")
     _read_range(fd, page, 0, ffi.offsetof("penstock_usage_page", "pid_namespaces"), path)
     _read_range(fd, page, _ASKED_OFFSET, page_size("usage") - _ASKED_OFFSET, path)
-    # An entry without a kind: its process was killed before it wrote the name.
+    # An entry has no kind if its process was killed before it wrote the name.
     found = [
         AskedName(text_of(one.name), _ASKED_KINDS[one.kind], one.requests, one.calls)
         for one in page.asked
@@ -269,7 +266,7 @@ def _snapshot(fd: int, path: Path, devices: int = MAX_DEVICES) -> UsageSnapshot:
 
 
 def _scratch() -> CData:
-    """A page buffer, one per thread; only the ranges read into it may be used afterwards."""
+    """Returns this thread's page buffer, of which only the ranges read last are valid."""
     if not hasattr(_rooms, "page"):
         _rooms.page = ffi.new("penstock_usage_page *")
     return _rooms.page

@@ -1,7 +1,7 @@
-"""A tenant's two pages: `quota` (its limits) and `usage` (its usage).
+"""A tenant's two pages: `quota` holds its limits, and `usage` its usage.
 
-Supervisors use `QuotaWriter` and `UsagePage`; `read_quota` and `read_usage` need only read
-permission. The C headers in `shim/native/abi/` define the layout for both sides.
+Supervisors use `QuotaWriter` and `UsagePage`. `read_quota` and `read_usage` need only read
+permission. The C headers in `shim/native/abi/` define the layout for C and for Python.
 """
 
 from penstock_shim._limits import (

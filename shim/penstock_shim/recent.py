@@ -1,4 +1,4 @@
-"""A tenant's recent use of a device, from samples of its usage page."""
+"""A tenant's recent use of a device, computed from samples of its usage page."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class RecentUse:
     """One tenant's use of one device over about the last second."""
 
     def __init__(self, owner: CData | None = None, words: CData | None = None) -> None:
-        """Without arguments, `add` supplies the samples.
+        """Uses the samples in `words`; without arguments, `add` supplies the samples.
 
         Args:
-            owner: Keeps `words` in memory.
+            owner: Object that keeps `words` in memory.
             words: Samples that other code takes.
         """
         self._owner = owner
@@ -34,13 +34,13 @@ class RecentUse:
 
     @property
     def permille(self) -> int:
-        """Share of the device's time charged over the window."""
+        """Share of the device's time that was charged over the window, in permille."""
         return int(lib.penstock_recent_permille(self._words))
 
     def is_active(self, at_ns: int) -> bool:
-        """Whether there was any work in the last second."""
+        """Returns whether the tenant had any work in the last second."""
         return bool(lib.penstock_recent_is_active(self._words, at_ns))
 
     def is_asking(self, at_ns: int) -> bool:
-        """Whether its launches waited recently, or it is too new for its use to be meaningful."""
+        """Returns whether launches waited recently, or work began too recently to judge by use."""
         return bool(lib.penstock_recent_is_asking(self._words, at_ns))

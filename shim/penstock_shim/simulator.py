@@ -1,8 +1,8 @@
-"""Simulated machines: create one, read what its devices really did, inject faults.
+"""Simulated machines: creating one, reading what its devices did, and injecting faults.
 
-A machine is one file. `create_machine` makes it from device profiles, the simulated `libcuda.so.1`
-and `libnvidia-ml.so.1` find it through `environment`, and `Machine.record` is the ground truth for
-benchmarks: what the devices recorded, not what a shim counted.
+A machine is one file, which `create_machine` makes from device profiles. The variables from
+`environment` make the simulated `libcuda.so.1` and `libnvidia-ml.so.1` find it. Benchmarks measure
+by `Machine.record`, which is what the devices themselves recorded, not what a shim counted.
 """
 
 from __future__ import annotations
@@ -30,14 +30,7 @@ from ._machine import (
     text,
 )
 from ._native import ffi, lib
-from .profiles import (
-    KernelRule,
-    Profile,
-    ProfileError,
-    RatedTflops,
-    load_profile,
-    profile_names,
-)
+from .profiles import KernelRule, Profile, ProfileError, RatedTflops, load_profile, profile_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,12 +65,12 @@ MAX_DEVICES = int(lib.SIM_MAX_DEVICES)
 
 
 class SpecError(ValueError):
-    """An invalid machine specification; the message says what is wrong and what is valid."""
+    """Error for an invalid machine specification; the message shows a valid one."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """``PROFILE[,N]``: `count` devices, all of `profile`."""
+    """A machine specification: `count` devices, all of `profile`."""
 
     profile: Profile
     count: int
@@ -87,14 +80,14 @@ def parse_spec(text: str) -> Spec:
     """Parse ``PROFILE[,N]``: a profile's name or YAML file, and the number of devices (default 1).
 
     Raises:
-        SpecError: not of that form, or N is not 1…16.
+        SpecError: the text has another form, or N is not between 1 and 16.
         ProfileError: the profile is unknown or invalid.
     """
     name, comma, number = text.partition(",")
     name, number = name.strip(), number.strip()
     example = "write PROFILE[,N], for example h200,2"
     if not name:
-        raise SpecError(f"{text!r} names no device profile; {example}")
+        raise SpecError(f"{text!r} has no device profile; {example}")
     if not comma:
         return Spec(load_profile(name), 1)
     if not re.fullmatch(r"[0-9]{1,9}", number):
@@ -107,24 +100,25 @@ def parse_spec(text: str) -> Spec:
 
 
 def create_machine(path: str | os.PathLike[str], spec: str | Spec, place: str = "") -> Machine:
-    """Open the machine at `path`, making it first if there is none.
+    """Open the machine at `path`, and create it first if there is none.
 
-    Machines made with different `place`s, such as names of nodes, have devices with different
-    UUIDs; an existing machine keeps its own.
+    Machines with a different `place`, such as the name of a node, have devices with different
+    UUIDs. An existing machine keeps its UUIDs.
 
-    Several processes may call this at once. An existing machine is used as it is, with all that it
-    has recorded, provided that it has the devices that `spec` requests.
+    Several processes may call this at once. An existing machine is used as it is, with everything
+    that it has recorded, provided that it has the devices that `spec` requests.
 
     Raises:
         SpecError, ProfileError: `spec` is invalid.
-        MachineError: the file cannot be made or read, or is a machine of other devices.
+        MachineError: the file cannot be created or read, or is a machine with other devices.
     """
     wanted = parse_spec(spec) if isinstance(spec, str) else spec
     path = Path(path)
-    is_there = path.exists()  # its disk may be full: make the other one elsewhere
+    is_there = path.exists()  # its disk may be full, so the one to compare with is made elsewhere
     beside = None if is_there else _folder(path)
     with tempfile.TemporaryDirectory(prefix=".machine-", dir=beside) as folder:
-        # The machine is made aside and linked into place, so no process sees an incomplete one.
+        # The machine is made elsewhere and then linked to its path, so that no process sees an
+        # incomplete one.
         aside = Path(folder) / "machine"
         _make(aside, wanted, path, place)
         try:
@@ -141,7 +135,7 @@ def create_machine(path: str | os.PathLike[str], spec: str | Spec, place: str = 
                 machine.close()
                 raise MachineError(
                     f"{path} is a simulated machine of {found}, not of {fresh.summary()}; use "
-                    "another path, or remove the file when nothing runs on it any more"
+                    "another path, or remove the file when no process uses it any more"
                 )
     return machine
 
@@ -150,18 +144,18 @@ MIG_MEMORY_EIGHTHS = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}  # of a device's memory, by 
 
 
 def mig_instances(device: Device, words: str) -> list[MigInstance]:
-    """``1g,1g,3g``: MIG instances of `device`, each with that many of its seven compute slices.
+    """Parse MIG instances of `device`: ``1g,1g,3g`` has 1, 1 and 3 of the seven compute slices.
 
-    Memory is divided in eighths, as on devices with MIG; SM counts are estimates.
+    Memory is divided into eighths, as on devices with MIG. SM counts are estimates.
 
     Raises:
-        SpecError: no such size, or they do not fit on one device.
+        SpecError: there is no such size, or the instances do not fit on one device.
     """
     found = []
     for word in (part.strip() for part in words.split(",")):
         match = re.fullmatch(r"([1-7])g", word)
         if match is None or int(match[1]) not in MIG_MEMORY_EIGHTHS:
-            raise SpecError(f"{word!r} is no MIG size; there are 1g, 2g, 3g, 4g and 7g")
+            raise SpecError(f"{word!r} is not a MIG size (valid: 1g, 2g, 3g, 4g and 7g)")
         slices = int(match[1])
         memory_bytes = device.memory_bytes * MIG_MEMORY_EIGHTHS[slices] // 8
         sm_count = device.sm_count if slices == 7 else device.sm_count // 8 * slices
@@ -171,17 +165,20 @@ def mig_instances(device: Device, words: str) -> list[MigInstance]:
         sum(one.slices for one in found) > 7
         or sum(MIG_MEMORY_EIGHTHS[one.slices] for one in found) > 8
     ):
-        raise SpecError(f"{words!r} do not fit on one device: it has 7 slices and 8 of memory")
+        raise SpecError(
+            f"{words!r} do not fit on one device, which has 7 compute slices and 8 memory slices"
+        )
     return found
 
 
 def environment(
     machine_path: str | os.PathLike[str], tag: str = "", base: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Environment variables that put a child process on the simulated machine.
+    """Return the environment variables that put a child process on the simulated machine.
 
     `tag` labels the process in the device's record. `base` is the environment that the child would
-    otherwise have (default: this process's), whose library path is kept behind the simulated one.
+    otherwise have, by default that of this process. Its library path is kept after the simulated
+    driver's.
     """
     inherited = (os.environ if base is None else base).get("LD_LIBRARY_PATH", "")
     libraries = dict.fromkeys([str(paths.sim_dir()), *filter(None, inherited.split(":"))])
@@ -195,7 +192,7 @@ def environment(
 
 
 def _folder(path: Path) -> Path:
-    """The folder of the machine at `path`.
+    """Return the folder of the machine at `path`.
 
     Raises:
         MachineError: the folder does not exist.
@@ -207,7 +204,7 @@ def _folder(path: Path) -> Path:
 
 
 def _make(aside: Path, spec: Spec, path: Path, place: str) -> None:
-    """Makes the machine in the file `aside`, which the caller then links to `path`."""
+    """Create the machine in the file `aside`, which the caller then links to `path`."""
     profiles = ffi.new("sim_profile[]", spec.count)
     for index in range(spec.count):
         _fill(profiles[index], spec.profile)
@@ -217,12 +214,12 @@ def _make(aside: Path, spec: Spec, path: Path, place: str) -> None:
         # The error text names the temporary file.
         reason = text(error).rpartition(f"{str(aside)[:120]}: ")[2]
         if reason.startswith("a profile"):
-            raise MachineError(f"no machine can be made of {spec.profile.path}: {reason}")
+            raise MachineError(f"cannot create a machine from {spec.profile.path}: {reason}")
         raise MachineError(f"cannot make the simulated machine {path}: {reason}")
 
 
 def _fill(raw: CData, profile: Profile) -> None:
-    """Copy `profile` into a `sim_profile`; None stays 0, which is the machine's default."""
+    """Copy `profile` into a `sim_profile`. A missing value stays 0, which means the default."""
     put(raw, "name", profile.name, lib.SIM_NAME_BYTES)
     put(raw, "source", profile.source, lib.SIM_NAME_BYTES)
     raw.compute_major, raw.compute_minor = profile.compute_capability

@@ -1,6 +1,6 @@
-"""Polls the pages of many tenants with one native call per iteration of the reconcile loop.
+"""Polling of many tenants' pages, by one native call in each iteration of the reconcile loop.
 
-The call renews heartbeats and finds the usage pages that need a full read; mostly few do.
+The call renews heartbeats and finds the usage pages that need a full read, which are usually few.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
     from penstock_shim.pages import QuotaWriter, UsagePage
 
 
-# Limits on process descriptors: a number, and one in so many of the files this process may open.
+# Limits on process descriptors: a number, and a fraction of the files that this process may open.
 MOST_WATCHED = 16384
 WATCHED_OF_FILES = 4
 
 
 class Part:
-    """One tenant in a survey: the result of its last sample."""
+    """One tenant in a survey, with the results of its last sample."""
 
     def __init__(self) -> None:
         self.words: CData = ffi.new("penstock_survey_entry *", {"usage_fd": -1})
 
     def watch(self, usage: UsagePage | None, devices: int = 0) -> None:
-        """Polls this page from now on, for its first `devices` devices; the page must stay open."""
+        """Polls the first `devices` devices of this page from now on. The page must stay open."""
         self.words.usage_fd = -1 if usage is None else usage.fileno()
         self.words.devices = devices
         self.words.digest = self.words.notable = self.words.told = self.words.quiet = 0
 
     def tell_again(self) -> None:
-        """Makes the next sample list it as stirred, whether or not anything is new in it."""
+        """Makes the next sample list this tenant as stirred, even if nothing has changed."""
         self.words.told = 0
 
     def use(self, device: int) -> RecentUse:
-        """Recent use of the device at this index of the grant; each sample updates it."""
+        """Returns the recent use of the grant's device number `device`; each sample updates it."""
         return RecentUse(self.words, self.words.use[device])
 
     @property
     def digest(self) -> int:
-        """A number that changes whenever anything in the page does; 0: it cannot be read."""
+        """A number that changes with any change of the page, 0 if the page cannot be read."""
         return int(self.words.digest)
 
     @property
@@ -55,17 +55,17 @@ class Part:
 
     @property
     def slots(self) -> int:
-        """The number of its processes according to its page."""
+        """The number of the tenant's processes according to its page."""
         return int(self.words.slots)
 
     @property
     def gone(self) -> int:
-        """The number of slots to be reaped, as far as this pid namespace shows."""
+        """The number of slots to be reaped, as seen from this pid namespace."""
         return int(self.words.gone)
 
     @property
     def active(self) -> bool:
-        """Whether it had work in the last second or waited recently, on any device."""
+        """Whether the tenant had work in the last second, or waited recently, on any device."""
         return bool(self.words.active)
 
 
@@ -73,15 +73,15 @@ class Found(NamedTuple):
     """Result of one sample."""
 
     stirred: list[Part]
-    """Tenants to act on: a new `notable`, slots to be reaped, or an unreadable page."""
+    """Tenants that need action: a new `notable`, slots to be reaped, or an unreadable page."""
     active: list[Part]
 
 
 class Survey:
-    """A set of tenants to poll. One thread calls `look`; any thread may call the rest."""
+    """A set of tenants to poll. Only one thread may call `look`; any thread may call the rest."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # for the pages that are written to
+        self._lock = threading.Lock()  # guards the pages that are written to
         self._parts: list[Part] = []
         self._array = ffi.new("penstock_survey_entry *[]", 0)
         self._found = ffi.new("penstock_survey_found *")
@@ -113,7 +113,7 @@ class Survey:
             part.words.quota = quota.words()
 
     def close_quota(self, quota: QuotaWriter) -> None:
-        """Closes a page and stops renewing its heartbeat."""
+        """Closes a quota page and stops renewing its heartbeat."""
         with self._lock:
             words = quota.words()
             for part in self._parts:
@@ -122,7 +122,7 @@ class Survey:
             quota.close()
 
     def look(self, now_ns: int) -> Found:
-        """Samples all parts once at CLOCK_MONOTONIC `now_ns`."""
+        """Samples all tenants once. `now_ns` is the CLOCK_MONOTONIC time."""
         with self._lock:
             self._round = (self._round + 1) & 0xFFFFFFFF
             parts, found = self._parts, self._found

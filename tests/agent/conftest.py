@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.agent.programs import LAUNCHER, environment_for
+from tests.agent.support.programs import LAUNCHER, environment_for
 
 from penstock.node.admission.admit import Request
 from penstock.node.rpc import AgentClient

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.agent.conftest import wait_until
-from tests.agent.programs import backlogged
+from tests.agent.support.programs import backlogged
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.agent.conftest import GIB, request, wait_until
-from tests.agent.test_callers import NOBODY, as_nobody, needs_root
+from tests.agent.support.other_user import NOBODY, as_nobody, needs_root
 
 from penstock.model import PenstockError
 from penstock.node.admission.checks import Free, Held, check_admission
@@ -76,7 +76,7 @@ def test_an_error_stays_short_however_many_tenants_there_are(node):
             agent.grant(request(f"t{number:02}", cores=10, memory=MIB))
         with pytest.raises(PenstockError, match=r"t00 .*t07 .*and 4 more"):
             agent.grant(request("more", cores=1000, memory=MIB))
-        with pytest.raises(PenstockError, match=r"tenants: t00, .*t07 and 4 more"):
+        with pytest.raises(PenstockError, match=r"it has only t00, .*t07 and 4 more"):
             agent.suspend("nobody")
 
 

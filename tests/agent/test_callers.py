@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import sys
 
 import grpc
 import pytest
 from tests.agent.conftest import GIB, request, wait_until
-from tests.agent.programs import open_to_nobody
+from tests.agent.support.other_user import NOBODY, as_nobody, needs_root
+from tests.support.openssl import needs_openssl
 
 from penstock.model import PenstockError
 from penstock.node.admission.resize import Resize
 from penstock.node.rpc import AgentClient
 
-NOBODY = 65534
-AS_NOBODY = """
-import os, sys
-from penstock.node.rpc import AgentClient
-from penstock.model import PenstockError
-from penstock.node.admission.admit import Request
-from penstock.node.admission.resize import Resize
-os.setgid({uid}); os.setuid({uid})
-agent = AgentClient.local(__import__("pathlib").Path(sys.argv[1]))
-try:
-    {order}
-    print("done")
-except PenstockError as error:
-    print(error.reason, error)
-"""
 GRANT = (
     "agent.grant(Request(command=('x',), memory_bytes=[1 << 30], cores_permille=[100], "
     "name='theirs', lifetime='until-revoked'{more}))"
 )
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes its user: needs root")
-needs_openssl = pytest.mark.skipif(
-    shutil.which("openssl") is None, reason="certificates are made by openssl, which is not there"
-)
-
-
-def as_nobody(node, order: str) -> str:
-    code = AS_NOBODY.format(uid=NOBODY, order=order)
-    open_to_nobody(node)
-    command = [sys.executable, "-c", code, str(node.socket)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 @needs_root
@@ -109,8 +79,8 @@ def test_what_an_administrator_suspended_its_owner_does_not_lift(node):
 def test_a_user_does_not_choose_his_own_punishment(make_node):
     node = make_node("--measured=suspend", "--longest-grace=20s")
     for more, says in (
-        (", measured='deny'", "least step is suspend"),
-        (", measured='throttle'", "least step is suspend"),
+        (", measured='deny'", "users may set suspend or stricter"),
+        (", measured='throttle'", "users may set suspend or stricter"),
         (", grace_ns=21 * 10**9", "at most 20s"),
         (", allow_unknown=True", "allowUnknown"),
         (", labels={'pod': 'somebody-elses'}", "labels pod"),
@@ -166,9 +136,9 @@ def test_a_bounded_user_gets_the_device_where_there_is_room_within_the_bound(mak
     ("option", "says"),
     [
         ("--measured=nothing", "steps are deny"),
-        ("--longest-grace=5", "for example 60s"),
+        ("--longest-grace=5", "write it like 60s"),
         ("--longest-grace=25h", "0s to 24h"),
-        ("--user-limit=150", "for example 50"),
+        ("--user-limit=150", "write it like 50"),
     ],
 )
 def test_bounds_that_are_none_are_refused(make_node, option, says):
@@ -184,6 +154,15 @@ def test_grpcs_own_socket_lies_where_nobody_else_gets(node):
     channel = grpc.insecure_channel(f"unix:{inside / 'grpc.sock'}")
     with channel, pytest.raises(PenstockError, match="the caller cannot be identified"):
         AgentClient(channel, "inside").tenants()
+
+
+@needs_root
+def test_an_administrator_s_client_made_before_the_agent_moves_to_the_admin_socket(make_node):
+    node = make_node(start=False)
+    with node.client() as early:
+        node.start()
+        node.socket.unlink()  # users cannot reach the agent any more, administrators can
+        assert list(early.tenants()) == []
 
 
 @pytest.fixture(scope="module")

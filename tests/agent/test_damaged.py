@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.agent.conftest import GIB, request, wait_until
-from tests.agent.programs import backlogged
+from tests.agent.support.programs import backlogged
 
 from penstock.model import PenstockError
 from penstock.node.admission.resize import Resize
@@ -60,7 +60,7 @@ def test_orders_about_a_tenant_with_a_damaged_page_are_carried_out_whole_or_not_
     with node.client() as agent:
         done = agent.resize("scribbled", Resize(cores_permille=50))
         assert done.tenant.shares[0].cores_permille == 50
-        assert "cannot read what" in done.notes[0]
+        assert "cannot read the usage of" in done.notes[0]
         assert agent.suspend("scribbled").suspended
         for order in (
             lambda: agent.suspend("lost"),

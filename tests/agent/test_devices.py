@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.agent.conftest import Node, request, wait_until
-from tests.agent.programs import backlogged
+from tests.agent.support.programs import backlogged
 
 from penstock.model import PenstockError
 from penstock_shim import paths, simulator
@@ -65,6 +65,34 @@ def is_suspect(node, tenant):
     return {"throttle", "suspend", "terminate", "uncharged"} & set(kinds_of(node, tenant))
 
 
+def wait_for_measured_use(node, machine, device_uuid):
+    """The device's own figures are in the metrics, and metered beside what was charged."""
+    held = wait_until(
+        lambda: Metrics(node).of("penstock_tenant_memory_measured_bytes", tenant="hit")
+    )
+    assert held >= machine.devices()[0].context_bytes
+    used = Metrics(node).of("penstock_device_memory_used_bytes", device_uuid=device_uuid)
+    assert used > held
+    wait_until(
+        lambda: (
+            Metrics(node).of("penstock_device_utilisation_ratio", device_uuid=device_uuid) > 0.05
+        )
+    )
+    wait_until(
+        lambda: (
+            Metrics(node).of("penstock_tenant_measured_device_seconds_total", tenant="hit") > 0.05
+        )
+    )
+
+
+def assert_runs_on_unharmed(node, tenant, program):
+    launches = node.usage(tenant).devices[0].launches
+    wait_until(lambda: node.usage(tenant).devices[0].launches > launches + 50)
+    assert program.poll() is None
+    assert not is_suspect(node, tenant)
+    assert "device-lost" not in kinds_of(node, tenant)
+
+
 def test_a_lost_device_is_said_to_be_lost_takes_nothing_away_and_comes_back(make_node):
     node = make_node("--simulate=h200,2")
     with simulator.Machine(node.state / "machines" / "h200x2") as machine:
@@ -74,23 +102,7 @@ def test_a_lost_device_is_said_to_be_lost_takes_nothing_away_and_comes_back(make
         for tenant in ("hit", "spared"):
             wait_until(lambda t=tenant: node.usage(t).devices[0].launches > 50)
 
-        # What the device says itself is in the metrics, and metered beside what was charged.
-        held = wait_until(
-            lambda: Metrics(node).of("penstock_tenant_memory_measured_bytes", tenant="hit")
-        )
-        assert held >= machine.devices()[0].context_bytes
-        told = Metrics(node)
-        assert told.of("penstock_device_memory_used_bytes", device_uuid=first) > held
-        wait_until(
-            lambda: Metrics(node).of("penstock_device_utilisation_ratio", device_uuid=first) > 0.05
-        )
-        wait_until(
-            lambda: (
-                Metrics(node).of("penstock_tenant_measured_device_seconds_total", tenant="hit")
-                > 0.05
-            )
-        )
-
+        wait_for_measured_use(node, machine, first)
         pages = [node.state / "tenants" / "hit" / page for page in ("quota", "usage")]
         before = [page.stat().st_ino for page in pages]
         machine.inject("device-lost", device=0)
@@ -115,13 +127,7 @@ def test_a_lost_device_is_said_to_be_lost_takes_nothing_away_and_comes_back(make
         with node.client() as agent:
             assert {"hit", "spared"} <= {tenant.name for tenant in agent.tenants()}
 
-        # The other device's tenant runs on under enforcement, unharmed.
-        launches = node.usage("spared").devices[0].launches
-        wait_until(lambda: node.usage("spared").devices[0].launches > launches + 50)
-        assert spared.poll() is None
-        assert not is_suspect(node, "spared")
-        assert "device-lost" not in kinds_of(node, "spared")
-
+        assert_runs_on_unharmed(node, "spared", spared)  # it has the other device
         machine.lift(0)
         wait_until(lambda: "device-recovered" in kinds_of(node, "hit"))
         assert refusal(node, "0") is None
@@ -180,7 +186,7 @@ def test_one_agent_runs_the_real_devices_of_a_node_whichever_its_state_directory
     places = [f"--meter-dir={tmp_path}/other-meter", f"--state-dir={tmp_path}/other"]
     done = real(*command, *places)
     assert done.returncode == 2
-    assert "an agent runs this node's devices already" in done.stderr
+    assert "an agent already manages this node's devices" in done.stderr
     assert f"pid {real.process.pid} holds" in done.stderr
 
 

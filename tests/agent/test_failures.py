@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests import named_tests
 from tests.agent.conftest import GIB, Node, wait_until
-from tests.agent.watching import Sampler, Witness, assert_settles, build_witness
+from tests.agent.support.watching import Sampler, Witness, assert_settles, build_witness
+from tests.support import named_tests
 
 from penstock.model import PenstockError
 from penstock.node.admission.resize import Resize
@@ -101,9 +101,9 @@ def test_on_a_full_disk_nothing_new_begins_and_what_is_there_goes_on(small, disk
     wait_until(lambda: node.usage("t").devices[0].launches > 500)
     fill(disk)
     with node.client() as agent:
-        with pytest.raises(PenstockError, match="free space"):
+        with pytest.raises(PenstockError, match="free up disk space"):
             agent.grant(request("more", memory=GIB))
-        with pytest.raises(PenstockError, match="make room"):
+        with pytest.raises(PenstockError, match="free space"):
             agent.resize("t", Resize(cores_permille=500))
         assert [tenant.name for tenant in agent.tenants()] == ["t"]
     assert {path.name for path in (node.state / "tenants").iterdir()} == {"t"}
@@ -180,7 +180,7 @@ class JumpingNode(Node):
 @pytest.fixture
 def jumping(tmp_path):
     library = tmp_path / "libwall_clock.so"
-    source = HERE / "wall_clock.c"
+    source = HERE / "programs" / "wall_clock.c"
     flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     subprocess.run(["gcc", *flags, source, "-o", library], check=True)
     node = JumpingNode(tmp_path / "state", library)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from penstock.cli.feed import UNTOLD, AgentFeed
+from penstock.cli.render.feed import UNTOLD, AgentFeed
 from penstock_api.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.conftest import GIB, Node, request, wait_until
-from tests.agent.programs import environment_for
+from tests.agent.support.programs import environment_for
 
 from penstock.model import PenstockError
 from penstock.node.admission.resize import Resize
@@ -255,7 +255,8 @@ class Asker(threading.Thread):
             except PenstockError as error:  # noqa: PERF203 - asked again until it is done
                 asked += 1
                 if act == "revoke" and error.reason == "no-such-tenant" and asked > 1:
-                    return  # the answer was lost
+                    self.done.append(act)  # the answer was lost
+                    return
                 if error.reason not in {"unavailable", "not-now"}:
                     self.wrong.append(f"{act}: {error.reason}: {error}")
                     return

@@ -14,25 +14,30 @@ from pathlib import Path
 
 import pytest
 from tests.agent.conftest import wait_until
-from tests.agent.programs import LAUNCHER, backlogged, environment_for, open_to_nobody
-from tests.agent.test_periodic_tasks import shown, start_past_the_shim
-from tests.containers import images
+from tests.agent.support.programs import (
+    LAUNCHER,
+    backlogged,
+    environment_for,
+    open_to_nobody,
+    start_past_the_shim,
+)
+from tests.agent.support.readings import known, shown
+from tests.containers.support import images
 
 from penstock.node.agent.peer import NoPeerError, Peer
 from penstock.node.enforcement.process import read_stat, why_unshimmed
-from penstock.node.tenants.handshake_file import read_handshakes
 from penstock_shim import simulator
 from penstock_shim._native import ffi, lib
 
 NOBODY = 65534
-PROGRAM = Path(__file__).parents[1] / "enforce" / "program.py"
+PROGRAM = Path(__file__).parents[1] / "enforce" / "support" / "gpu_program.py"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes users and namespaces")
 # Claims a slot, and so does a child that closed all descriptors and put others in their place.
 FORKING = textwrap.dedent(
     """
     import os, sys, time
     sys.path.insert(0, sys.argv[1])
-    from tests.enforce.program import Device
+    from tests.enforce.support.gpu_program import Device
     def held():
         found = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")[:-1]]
         return [one for one in found if one.startswith("socket:")]
@@ -47,11 +52,6 @@ FORKING = textwrap.dedent(
     time.sleep(600)
     """
 )
-
-
-def known(node, name: str) -> dict[int, object]:
-    """The handshakes that the agent saved, by pid."""
-    return {one.pid: one for one in read_handshakes(node.state / "tenants" / name)}
 
 
 def message(**fields) -> bytes:
@@ -146,7 +146,7 @@ def test_who_lies_about_itself_or_sends_noise_is_not_known_and_costs_a_bounded_a
         lambda: [e for e in node.events("bad") if e["event"] == "handshake-refused"]
     )
     assert len(events) == 1
-    assert "says that it has pid 1" in events[0]["reason"]
+    assert "claims to have pid 1" in events[0]["reason"]
     assert not known(node, "bad")
     assert node.launch(good, "--help").wait(30) is not None
     for one in silent:

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 from tests.agent.conftest import request, wait_until
-from tests.agent.programs import backlogged, environment_for, open_to_nobody
-from tests.agent.test_callers import as_nobody
-from tests.agent.test_handshakes import known
+from tests.agent.support.other_user import as_nobody
+from tests.agent.support.programs import backlogged, environment_for, open_to_nobody
+from tests.agent.support.readings import known
 
 from penstock_shim.pages import page_bytes
 
 NOBODY = 65534
-HOSTILE = Path(__file__).with_name("hostile.py")
+HOSTILE = Path(__file__).with_name("support") / "hostile_tenant.py"
 ROOT = str(Path(__file__).parents[2])
 SECONDS = 8
 GRANT = (
@@ -127,7 +127,7 @@ def test_a_tenant_can_write_its_usage_page_and_socket_alone_and_whatever_it_does
         one.wait()
     wait_until(lambda: not node.usage("good").slots)
     spent_ns = node.usage("good").devices[0].spent_ns
-    assert metered_ns(node, "good") == spent_ns, "the neighbour's books are exact"
+    assert metered_ns(node, "good") == spent_ns, "the neighbour's meter is exact"
 
 
 def test_in_a_cooperative_directory_what_stands_in_a_files_place_hangs_nobody(node):

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.conftest import request, wait_until
-from tests.agent.programs import LAUNCHER, backlogged
-from tests.agent.test_periodic_tasks import start_past_the_shim
+from tests.agent.support.programs import LAUNCHER, backlogged, start_past_the_shim
 
 from penstock.bench.stage import KERNEL_RULES
 from penstock.model import PenstockError

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 from tests.agent.conftest import wait_until
-from tests.agent.programs import LAUNCHER, environment_for
-from tests.agent.watching import Sampler, Witness, build_witness
+from tests.agent.support.programs import LAUNCHER, environment_for
+from tests.agent.support.watching import Sampler, Witness, build_witness
 
 pytestmark = pytest.mark.timed
 
 KILLS = int(os.environ.get("PENSTOCK_AGENT_KILLS", "4"))
 FIGURES = os.environ.get("PENSTOCK_AGENT_KILLS_FIGURES")
-# Who waits for a turn when the agent is killed waits up to 0.2 s longer (ADR 13), a tenth of this.
+# A tenant that waits for a time slice when the agent is killed waits up to 0.2 s longer (ADR 13).
 WINDOW_S = 2.0
 POINTS = 5.0
 ADOPTED_WITHIN_S = 2.0
@@ -85,6 +85,44 @@ def metered_ns(node) -> dict[str, int]:
     return {row["tenant"]: round(row["device_seconds"] * 1e9) for row in rows}
 
 
+def kill_repeatedly(node) -> list[float]:
+    """Kills and starts the agent KILLS times; the seconds that each start took."""
+    chance = random.Random(5)  # noqa: S311 - moments to kill at
+    took_s = []
+    for _ in range(KILLS):
+        begun = time.monotonic()
+        took_s.append(kill_and_start(node))
+        rest_s = WINDOW_S + chance.uniform(0, 0.3) - (time.monotonic() - begun)
+        time.sleep(max(0.0, rest_s))
+    return took_s
+
+
+def percents_of_the_device(undisturbed: Sampler, sampler: Sampler) -> dict[str, dict]:
+    """Each tenant's share, before the kills and meanwhile."""
+    told = {}
+    for name in {**STRICT, **ELASTIC}:
+        calm, seen = (one.percents(name, WINDOW_S) for one in (undisturbed, sampler))
+        told[name] = {
+            "quota": CORES[name] / 10,
+            "before": [min(calm), max(calm)],
+            "while killed": [min(seen), max(seen)],
+            "mean": statistics.fmean(seen),
+        }
+    return told
+
+
+def assert_each_had_its_quota(sampler: Sampler, told: dict[str, dict]) -> None:
+    """Strict tenants also had no more; one window in twenty may be disturbed by this machine."""
+    for name in {**STRICT, **ELASTIC}:
+        seen = sampler.percents(name, WINDOW_S)
+        quota = CORES[name] / 10
+        least, most = (statistics.quantiles(seen, n=20)[end] for end in (0, -1))
+        assert least > quota - POINTS, told
+        assert name in ELASTIC or most < quota + POINTS, told
+        assert min(seen) > quota - 3 * POINTS, told
+        assert name in ELASTIC or max(seen) < quota + 2 * POINTS, told
+
+
 def test_tenants_notice_nothing_of_an_agent_that_is_killed_again_and_again(node, witness_program):
     granted = {name: node.tenant(name, cores=cores) for name, cores in STRICT.items()}
     granted |= {n: node.tenant(n, cores=c, mode="elastic") for n, c in ELASTIC.items()}
@@ -92,18 +130,12 @@ def test_tenants_notice_nothing_of_an_agent_that_is_killed_again_and_again(node,
     starts = Starts(node.tenant(STARTING, cores=CORES[STARTING]))
     for name in witnesses:
         wait_until(lambda name=name: node.usage(name).devices[0].launches > 500)
-    chance = random.Random(5)  # noqa: S311 - moments to kill at
-    took_s = []
     with starts:
         with Sampler(node) as undisturbed:
             time.sleep(4)
         before = {name: one.says() for name, one in witnesses.items()}
         with Sampler(node) as sampler:
-            for _ in range(KILLS):
-                begun = time.monotonic()
-                took_s.append(kill_and_start(node))
-                rest_s = WINDOW_S + chance.uniform(0, 0.3) - (time.monotonic() - begun)
-                time.sleep(max(0.0, rest_s))
+            took_s = kill_repeatedly(node)
         after = {name: one.says() for name, one in witnesses.items()}
     assert {name: one.end() for name, one in witnesses.items()} == dict.fromkeys(witnesses, 0)
     spent_ns = {}
@@ -116,22 +148,13 @@ def test_tenants_notice_nothing_of_an_agent_that_is_killed_again_and_again(node,
             agent.revoke(name, 0)
     assert node.stop() == 0
 
-    shares = {name: sampler.percents(name, WINDOW_S) for name in witnesses}
-    calm = {name: undisturbed.percents(name, WINDOW_S) for name in witnesses}
+    shares = percents_of_the_device(undisturbed, sampler)
     figures = {
         "kills": KILLS,
         "taken_up_s": {"median": statistics.median(took_s), "worst": max(took_s)},
         "calls": {"before": before, "while killed": after},
         "programs_started": len(starts.codes),
-        "percent_of_the_device": {
-            name: {
-                "quota": CORES[name] / 10,
-                "before": [min(calm[name]), max(calm[name])],
-                "while killed": [min(seen), max(seen)],
-                "mean": statistics.fmean(seen),
-            }
-            for name, seen in shares.items()
-        },
+        "percent_of_the_device": shares,
         "charged_ns": spent_ns,
     }
     if FIGURES:
@@ -146,15 +169,7 @@ def test_tenants_notice_nothing_of_an_agent_that_is_killed_again_and_again(node,
         launches = before[name]["launch"], after[name]["launch"]
         assert launches[1]["p99_ns"] <= 4 * launches[0]["p99_ns"], launches
         assert launches[1]["max_ns"] < launches[0]["max_ns"] + WAITED_NS, launches
-    # Each had its quota, and strict ones no more; one stretch of time in twenty may go to whatever
-    # else this machine does.
-    for name, seen in shares.items():
-        quota = CORES[name] / 10
-        least, most = (statistics.quantiles(seen, n=20)[end] for end in (0, -1))
-        assert least > quota - POINTS, figures["percent_of_the_device"]
-        assert name in ELASTIC or most < quota + POINTS, figures["percent_of_the_device"]
-        assert min(seen) > quota - 3 * POINTS, figures["percent_of_the_device"]
-        assert name in ELASTIC or max(seen) < quota + 2 * POINTS, figures["percent_of_the_device"]
+    assert_each_had_its_quota(sampler, shares)
     # No charge was lost: the meter says what the pages said, to the nanosecond.
     assert metered_ns(node) == spent_ns
     assert statistics.median(took_s) < ADOPTED_WITHIN_S, took_s

@@ -23,7 +23,7 @@ def managed(tmp_path):
     source = simulated_machine(state, "h200")
     made = admit(state, Request(("x",), [2 << 30], [100], name="t"), source)
     tenant_table = TenantTable(state)
-    tenant_table.look(time.monotonic_ns())
+    tenant_table.sample(time.monotonic_ns())
     managed = ManagedTenant(
         made.tenant,
         made.tenant.grant(),
@@ -39,15 +39,15 @@ def managed(tmp_path):
 def test_who_ends_a_tenant_waits_for_the_round_that_is_at_its_pages(managed, monkeypatch):
     """Otherwise the agent would write to an unmapped page, and crash."""
     is_at_it, may_go_on = threading.Event(), threading.Event()
-    look_after = managed.supervisor.look_after
+    supervise = managed.supervisor.supervise
 
     def slowly(now_ns: int) -> None:
         is_at_it.set()
         assert may_go_on.wait(30)
-        look_after(now_ns)
+        supervise(now_ns)
 
-    monkeypatch.setattr(managed.supervisor, "look_after", slowly)
-    in_a_round = threading.Thread(target=managed.look_after, args=[1])
+    monkeypatch.setattr(managed.supervisor, "supervise", slowly)
+    in_a_round = threading.Thread(target=managed.supervise, args=[1])
     by_order = threading.Thread(target=managed.close)
     in_a_round.start()
     assert is_at_it.wait(30)
@@ -58,12 +58,12 @@ def test_who_ends_a_tenant_waits_for_the_round_that_is_at_its_pages(managed, mon
     in_a_round.join(30)
     by_order.join(30)
     assert not by_order.is_alive()
-    assert (managed.looked_after_ns, managed.problem) == (1, None)
+    assert (managed.heartbeat_ns, managed.problem) == (1, None)
 
 
 def test_a_round_that_comes_to_a_tenant_which_was_just_ended_leaves_it(managed):
-    managed.look_after(1)
+    managed.supervise(1)
     managed.close()
-    managed.look_after(2)
-    assert (managed.looked_after_ns, managed.problem) == (1, None)
+    managed.supervise(2)
+    assert (managed.heartbeat_ns, managed.problem) == (1, None)
     managed.close()  # as an agent that stops just then

@@ -13,8 +13,8 @@ import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.agent.conftest import GIB, request, wait_until
-from tests.agent.programs import backlogged, environment_for
-from tests.enforce import program as enforced
+from tests.agent.support.programs import backlogged, environment_for
+from tests.enforce.support import gpu_program as enforced
 
 from penstock.model import PenstockError
 from penstock.node.admission.resize import Resize
@@ -92,10 +92,10 @@ def wait_for_round():
         (lambda a: a.grant(request("b", memory=1 << 60)), "invalid", "more than the device has"),
         (lambda a: a.grant(request("b/../c")), "invalid", "b/../c"),
         (lambda a: a.resize("a", Resize()), "invalid", "nothing to change"),
-        (lambda a: a.resize("x", Resize(cores_permille=5)), "no-such-tenant", "tenants: a"),
-        (lambda a: a.suspend("x"), "no-such-tenant", "tenants: a"),
-        (lambda a: a.revoke("x", 0), "no-such-tenant", "tenants: a"),
-        (lambda a: list(a.events(["x"])), "no-such-tenant", "tenants: a"),
+        (lambda a: a.resize("x", Resize(cores_permille=5)), "no-such-tenant", "it has only a"),
+        (lambda a: a.suspend("x"), "no-such-tenant", "it has only a"),
+        (lambda a: a.revoke("x", 0), "no-such-tenant", "it has only a"),
+        (lambda a: list(a.events(["x"])), "no-such-tenant", "it has only a"),
         (lambda a: a.grant(request("b", devices=["7"])), "invalid", "no such device"),
     ],
 )
@@ -237,7 +237,7 @@ def test_two_agents_do_not_share_a_state_directory(node):
     other = [option for option in node.agent_command() if "meter-dir" not in option]
     done = node(*other, f"--meter-dir={node.state}-other")
     assert done.returncode == 2
-    assert f"an agent runs on {node.state} already" in done.stderr
+    assert f"an agent is already running on {node.state}" in done.stderr
     assert f"pid {node.process.pid} holds" in done.stderr
 
 
@@ -289,7 +289,7 @@ def test_a_program_that_allocates_no_more_is_not_ended_by_a_shrink(node):
     )
     wait_until(lambda: node.usage("t").devices[0].total_bytes > 5 * GIB)
     with node.client() as agent:
-        with pytest.raises(PenstockError, match="are in use, more than the new 2Gi") as refused:
+        with pytest.raises(PenstockError, match="in use, more than the new 2Gi") as refused:
             agent.resize("t", Resize(memory_bytes=2 * GIB))
         assert refused.value.reason == "not-now"
         assert agent.tenants()[0].shares[0].memory_bytes == 8 * GIB
@@ -300,6 +300,6 @@ def test_a_program_that_allocates_no_more_is_not_ended_by_a_shrink(node):
         assert program.poll() is None
         assert "exceeded" not in {one["event"] for one in node.events("t")}
         forced = node("quota", "set", "t", "--memory", "2Gi", "--force")
-        assert "new allocations are refused until enough is freed" in forced.stderr
+        assert "new allocations are refused until enough memory is freed" in forced.stderr
         assert agent.tenants()[0].shares[0].memory_bytes == 2 * GIB
     wait_until(lambda: program.poll() is not None)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.conftest import GIB, Node, wait_until
-from tests.agent.programs import LAUNCHER, backlogged, open_to_nobody
+from tests.agent.support.programs import LAUNCHER, backlogged, open_to_nobody
 
 from penstock.bench.stage import KERNEL_RULES
 
@@ -204,7 +204,7 @@ def test_an_agent_that_hangs_or_was_killed_is_told(make_node):
     finally:
         node.process.send_signal(18)
     assert hangs["status"] == "failure"
-    assert "did not answer in time" in hangs["seen"]
+    assert "did not respond in time" in hangs["seen"]
     node.kill()
     (dead,) = [
         one

@@ -18,7 +18,7 @@ import time
 
 import pytest
 from tests.agent.conftest import GIB, wait_until
-from tests.agent.programs import backlogged, open_to_nobody
+from tests.agent.support.programs import backlogged, open_to_nobody
 
 NOBODY = 65534
 LEAVES = b"\x1b[?1049l"  # the alternate screen
@@ -177,7 +177,7 @@ def test_a_user_sees_the_tenants_of_roots_agent(node):
     # Run once as root, so that all is imported: the interpreter's own files may be root's alone.
     code = f"""
 import contextlib, io, os, sys
-import penstock.node.rpc, penstock.cli.feed
+import penstock.node.rpc, penstock.cli.render.feed
 from penstock.cli.app import command_line
 app = command_line(sys.argv[1])
 with contextlib.redirect_stdout(io.StringIO()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.agent.conftest import wait_until
-from tests.agent.programs import backlogged
+from tests.agent.support.programs import backlogged
 
 from penstock.bench.quota import Workload
 

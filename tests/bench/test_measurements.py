@@ -127,7 +127,9 @@ def test_single_launches_and_decode_loops_are_compared_with_those_without_the_sh
     ]
 
 
-def test_what_may_stay_of_grids_modules_and_shares_is_looked_for_in_one_process() -> None:
+def test_costs_that_grids_modules_and_shared_memory_leave_behind_are_measured_in_one_process() -> (
+    None
+):
     counts = {"grids": 2000, "modules": 50, "shares": 20}
     rows = stays.run(rounds=1, calls=200, counts=counts)
     assert [(row.after, row.wanted, row.reached) for row in rows] == [
@@ -141,7 +143,7 @@ def test_what_may_stay_of_grids_modules_and_shares_is_looked_for_in_one_process(
         assert row.stays_ns == pytest.approx(row.growth_ns - row.native_growth_ns)
 
 
-def test_what_may_stay_is_bounded_in_time_and_says_how_far_it_came() -> None:
+def test_measuring_costs_that_stay_is_bounded_in_time_and_says_how_far_it_got() -> None:
     (row,) = stays.run(rounds=1, calls=200, counts={"grids": 1_000_000}, seconds=0.2)
     assert 0 < row.reached < 1_000_000
     (figure,) = stays.figures([row])
@@ -189,7 +191,7 @@ COLLECTIVE = CollectiveRow(2, "threads", 50, 0, 0, 190, 80, 84, 51, True, 80, 80
         ({"ended": False}, False),
     ],
 )
-def test_ranks_that_meet_have_what_is_asked_or_not(
+def test_ranks_that_meet_reach_their_aim_or_miss_it(
     *, change: dict[str, float], reached: bool
 ) -> None:
     assert collectives.reached(replace(COLLECTIVE, **change)) is reached  # type: ignore[arg-type]
@@ -198,7 +200,7 @@ def test_ranks_that_meet_have_what_is_asked_or_not(
     assert excess.reached
 
 
-def test_more_than_was_granted_is_no_success_of_ranks_that_meet() -> None:
+def test_ranks_that_use_more_than_their_grant_are_no_success() -> None:
     share, excess = collectives.figures([COLLECTIVE, replace(COLLECTIVE, busiest_percent=54.0)])
     assert share.reached
     assert not excess.reached
@@ -251,7 +253,7 @@ def test_a_row_of_the_table_is_reached_only_when_every_cell_is_within(
     assert figure.runs == f"{1 + reached} of 2 cells within"
 
 
-def test_a_row_judges_the_windows_after_a_change_of_every_cell_it_names() -> None:
+def test_a_row_names_each_cell_whose_windows_after_a_change_miss_the_aim() -> None:
     bad = replace(ROW, settled_error_points=47.8, sync_every=1, processes=4)
     figure = figures._settle([ROW, bad], "launch and wait")
     assert not figure.reached
@@ -290,7 +292,7 @@ def test_memory_beyond_the_limit_by_the_devices_own_record_is_no_success() -> No
         assert not figures._memory(replace(good, **{name: 1001})).reached  # type: ignore[arg-type]
 
 
-def test_every_kept_result_and_what_bench_prints_is_json_that_any_reader_takes(
+def test_every_kept_result_and_the_output_of_bench_is_json_that_any_reader_takes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(constant: str) -> None:

@@ -87,7 +87,7 @@ def penstock(tmp_path):
 
 
 def end_members(state: Path) -> None:
-    """Ends what is left of the test's own tenants, told by their environment."""
+    """Ends the remaining processes of the test's tenants, which it finds by their environment."""
     mark = f"PENSTOCK_TENANT_DIR={state}/".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

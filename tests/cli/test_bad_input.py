@@ -33,7 +33,7 @@ def assert_refused(result, *words):
 
 @pytest.fixture
 def started(tmp_path):
-    """A command that would leave a file behind, were it started."""
+    """A command that leaves a file behind if it is started."""
     file = tmp_path / "started"
     yield ["--", "touch", str(file)]
     assert not file.exists()
@@ -102,14 +102,14 @@ def test_policy_check_and_run_agree_on_the_least_memory(penstock, started, tmp_p
 
 def test_the_amount_that_a_refusal_names_is_granted(penstock):
     refused = penstock("run", "--simulate=l4", "--memory=24Gi", "--cores=30", "--", "true")
-    assert_refused(refused, "ask for at most ")
+    assert_refused(refused, "request at most ")
     most = refused.stderr.strip().rpartition(" ")[2]
     granted = penstock("run", "--simulate=l4", f"--memory={most}", "--cores=30", "--", "true")
     assert granted.returncode == 0, granted.stderr
 
 
 @pytest.mark.parametrize("output", ["xml", "jason", "fast"])
-def test_an_output_that_does_not_exist_is_refused_in_our_own_words(penstock, output):
+def test_an_unknown_output_format_is_refused_and_a_near_one_suggested(penstock, output):
     result = penstock("ps", "-o", output)
     assert_refused(result, f"{output!r} is not table or json or yaml")
     assert ("did you mean json?" in result.stderr) == (output == "jason")
@@ -216,7 +216,7 @@ def test_a_state_directory_that_others_can_write_is_refused(penstock, started):
     penstock.state.mkdir(mode=0o777)
     penstock.state.chmod(0o777)
     result = penstock.run(*started)
-    assert_refused(result, "cannot be trusted as a state directory", "name another one with")
+    assert_refused(result, "cannot be trusted as a state directory", "name another directory with")
     assert "remove" not in result.stderr
 
 
@@ -290,7 +290,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing_behind(penstock, started):
     [(["--name="], "name"), (["--device=0,"], "has an empty word")],
     ids=["empty name", "comma at the end"],
 )
-def test_an_empty_word_is_an_error_and_not_passed_over(penstock, options, words):
+def test_an_empty_argument_is_an_error_and_not_ignored(penstock, options, words):
     result = penstock.run(*options, "--", "true")
     assert result.returncode == 2
     assert words in result.stderr
@@ -331,7 +331,9 @@ def test_without_the_default_state_directory_there_are_no_tenants(penstock, argu
     assert not penstock.state.exists()
 
 
-def test_readers_make_nothing_in_a_directory_that_is_no_state_directory(penstock, tmp_path):
+def test_commands_that_only_read_create_nothing_in_a_directory_that_is_no_state_directory(
+    penstock, tmp_path
+):
     folder = tmp_path / "mine"
     folder.mkdir(mode=0o700)
     assert penstock("ps", f"--state-dir={folder}").stdout == "no tenants\n"

@@ -60,7 +60,7 @@ def test_a_program_that_got_its_share_is_within_bounds():
         (ended(C_PROGRAM, output="CUDA_ERROR_OUT_OF_MEMORY"), seen(1), WINDOW, "not refused"),
     ],
 )
-def test_what_is_out_of_bounds_is_a_fault(one, figures, window, fault):
+def test_a_figure_out_of_bounds_is_a_fault(one, figures, window, fault):
     (found,) = _judge(one, figures, window, 3.0).faults
     assert fault in found
 
@@ -114,7 +114,7 @@ def processes_with(variable):
     return found
 
 
-def test_what_a_killed_run_left_is_removed_and_what_is_in_use_is_not(tmp_path, monkeypatch):
+def test_leftovers_of_a_killed_demo_are_removed_unless_they_are_in_use(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name in ("left", "held", "young"):
         folder = tmp_path / f"penstock-demo-{name}"

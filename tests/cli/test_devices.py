@@ -59,12 +59,12 @@ def test_nvml_shows_the_processes_of_a_device(penstock):
 
 
 @pytest.mark.parametrize("word", ["1", DEVICES[1].uuid, "GPU-1a", "1aaa", "gpu-1A"])
-def test_a_device_is_meant_by_index_uuid_or_its_unique_start(word):
+def test_a_device_is_named_by_index_by_uuid_or_by_a_unique_start_of_its_uuid(word):
     assert find_device(DEVICES, word) is DEVICES[1]
 
 
 @pytest.mark.parametrize("word", ["2", "-1", "GPU-", "GPU-3", "", "a", "GPU-1aaaaaaab"])
-def test_an_unknown_device_is_an_error_that_lists_those_there_are(word):
+def test_an_unknown_device_is_an_error_that_lists_the_known_ones(word):
     with pytest.raises(PenstockError, match=f"1 = {DEVICES[1].uuid}"):
         find_device(DEVICES, word)
 
@@ -76,9 +76,9 @@ def test_several_devices_are_named_with_commas_or_one_by_one():
 @pytest.mark.parametrize(
     ("name", "tflops"),
     [
-        ("NVIDIA H200", 989),
-        ("NVIDIA H100 PCIe", 756),
-        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H200", 989.5),
+        ("NVIDIA H100 PCIe", 756.5),
+        ("NVIDIA H100 80GB HBM3", 989.5),
         ("NVIDIA A100-SXM4-80GB", 312),
         ("NVIDIA A10", 125),
         ("NVIDIA L40S", 362),

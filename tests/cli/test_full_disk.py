@@ -1,4 +1,4 @@
-"""A state directory whose file system is full: said before anything starts, deadly to nobody later.
+"""A full state directory is reported before anything starts, and ends no program later.
 
 A small tmpfs is the full disk; only root can mount one.
 """
@@ -15,7 +15,7 @@ import pytest
 
 from .conftest import wait_until
 
-WORKER = Path(__file__).with_name("gpu_worker.py")
+WORKER = Path(__file__).with_name("support") / "gpu_worker.py"
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def fill(folder: Path) -> None:
         ("64k", "cannot make the simulated machine"),
         ("900k", "cannot make the simulated machine"),
         ("2500k", "cannot make the simulated machine"),
-        ("4900k", "No space left on device; free some space"),
+        ("4900k", "No space left on device; free up disk space"),
     ],
 )
 def test_a_tenant_without_room_for_its_pages_is_refused_and_leaves_nothing(
@@ -72,7 +72,7 @@ def test_a_tenant_without_room_for_its_pages_is_refused_and_leaves_nothing(
     assert refused.returncode == 2
     assert words in refused.stderr
     assert "No space left on device" in refused.stderr
-    assert "free some space" in refused.stderr
+    assert "free up disk space" in refused.stderr
     assert not (tmp_path / "started").exists()
     assert penstock.tenants() == []
     assert list(folder.rglob(".*")) == []
@@ -100,7 +100,7 @@ def test_a_disk_that_fills_up_later_kills_neither_programs_nor_supervisor(pensto
     assert penstock.tenants() == []
 
 
-def test_the_exit_code_of_a_command_that_filled_the_disk_is_handed_on(penstock, disk):
+def test_the_exit_code_of_a_command_that_filled_the_disk_is_passed_on(penstock, disk):
     folder = disk("16m")
     done = penstock.run(
         "--", "sh", "-c", f"dd if=/dev/zero of={folder}/fill bs=64k; sleep 1; exit 7"

@@ -19,7 +19,7 @@ from .conftest import wait_until
 
 pytestmark = pytest.mark.timed
 
-WORKER = Path(__file__).with_name("gpu_worker.py")
+WORKER = Path(__file__).with_name("support") / "gpu_worker.py"
 ENVIRONMENT = {"PENSTOCK_SIM_KERNELS": "spin=param0"}
 GIB = 1 << 30
 
@@ -106,7 +106,7 @@ def test_the_tenant_sees_its_quota_as_the_device(worker):
     assert free < total
 
 
-def test_memory_shrunk_below_use_is_said_and_refuses_new_allocations(penstock, worker):
+def test_a_memory_quota_below_the_use_is_reported_and_refuses_new_allocations(penstock, worker):
     tenant = worker("t", memory="8Gi")
     assert tenant.ask("alloc 4096") == "ok"
     result = penstock("quota", "set", "t", "--memory", "2Gi")
@@ -191,7 +191,7 @@ def test_an_elastic_tenant_uses_what_is_idle_and_gives_it_back_when_the_owner_wo
     wait_until(lambda: elastic.limit.allowance < 450)
     busy_points(penstock, ["elastic"], 1.0)
     got = busy_points(penstock, ["elastic", "owner"], 2.0)
-    # Time slices alone would give each a half. Turns, which make it exact, come with the agent.
+    # The driver's time slices would give each a half. Ours, which make it exact, need the agent.
     assert 58 < got["owner"] < 71
     assert got["elastic"] >= 27
     assert owner.process.stdout.readline() == "ok\n"

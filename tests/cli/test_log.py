@@ -1,4 +1,4 @@
-"""Lines on stderr hold up nobody who writes them."""
+"""Logging to stderr never blocks the thread that logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ print(time.monotonic() - begun_s, flush=True)
 """
 
 
-def test_a_full_pipe_holds_up_nobody_who_says_something():
+def test_a_full_pipe_holds_up_no_thread_that_logs():
     ours, theirs = os.pipe()
     begun_s = time.monotonic()
     done = subprocess.run(
@@ -39,8 +39,8 @@ def test_the_last_line_is_written_before_the_process_ends():
     assert '"event": "last", "a": 1' in done.stderr
 
 
-def test_the_thread_that_writes_takes_no_signals_from_a_program_that_waits_for_them():
-    """Before, SIGTERM that came before the program waited for it ended the program at once."""
+def test_the_log_thread_takes_no_signals_from_a_program_that_waits_for_them():
+    """Once, a SIGTERM that came before the program waited for it ended the program at once."""
     program = """
 import os, signal
 from penstock.cli.log import log_as

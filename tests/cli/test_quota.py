@@ -27,7 +27,7 @@ def limit_of(penstock, name):
     return read_quota(penstock.state / "tenants" / name / "quota").limits.devices[0]
 
 
-def test_more_than_is_free_is_refused_with_who_holds_the_rest(penstock):
+def test_a_request_beyond_what_is_free_is_refused_and_names_the_holders(penstock):
     hold(penstock, "first", "100Gi", "70")
     refused = penstock.run("--", "true", memory="8Gi", cores="40")
     assert refused.returncode == 2
@@ -51,10 +51,10 @@ def test_oversubscription_is_admitted_with_a_warning(penstock):
     arguments = ["run", "--simulate=h200", "--memory=100Gi", "--cores=70", "--oversubscribe"]
     result = penstock(*arguments, "--", "true")
     assert result.returncode == 0
-    assert "quotas there are not guaranteed" in result.stderr
+    assert "quotas on it are not guaranteed" in result.stderr
 
 
-def test_racing_commands_never_get_more_than_the_device(penstock):
+def test_racing_commands_are_never_granted_more_than_the_device(penstock):
     arguments = penstock.run_arguments(["--", "sh", "-c", "echo ready; read x"], "1Gi", "30")
 
     racers = [
@@ -120,7 +120,7 @@ def test_a_resize_whose_command_was_killed_half_way_is_finished_by_the_superviso
     wait_until(lambda: limit_of(penstock, "t").memory_bytes == 6 << 30)
 
 
-def test_every_supervisor_tells_its_tenant_how_many_share_the_device(penstock):
+def test_every_supervisor_writes_to_its_tenants_page_how_many_share_the_device(penstock):
     hold(penstock, "first")
     hold(penstock, "second")
     wait_until(lambda: limit_of(penstock, "first").sharers == 2)
@@ -151,7 +151,7 @@ def test_a_policy_sets_the_limits_and_options_override_them(penstock, tmp_path):
         "--", "sh", "-c", "true",
     )  # fmt: skip
     assert "tflops: 120 of 989.5" in told.stderr
-    assert "is 13 cores (rounded up to whole percents)" in told.stderr
+    assert "is 13 cores (rounded up to a whole percent)" in told.stderr
     assert "2Gi and 13 cores" in told.stderr
     assert "strict" in told.stderr
     grant = yaml.safe_load((penstock.state / "tenants" / "t" / "grant.yaml").read_text())
@@ -168,9 +168,7 @@ def test_a_policy_sets_the_limits_and_options_override_them(penstock, tmp_path):
         ("measured: terminate, grace: 2h", ("terminate", 7200 * 10**9)),
     ],
 )
-def test_what_a_policy_says_of_excess_is_what_the_tenant_is_granted(
-    penstock, tmp_path, how, said, granted
-):
+def test_on_exceed_of_a_policy_reaches_the_tenants_grant(penstock, tmp_path, how, said, granted):
     policies = tmp_path / "policies"
     policies.mkdir()
     policy = policies / "p.yaml"
@@ -255,13 +253,15 @@ def test_a_full_disk_leaves_the_old_quota_and_says_which_file(penstock):
         env=penstock.environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert result.returncode == 2
-    assert f"the old one holds: {directory}/grant.yaml cannot be written" in result.stderr
+    assert f"stays in force: {directory}/grant.yaml cannot be written" in result.stderr
     assert (directory / "grant.yaml").read_text() == before
     assert read_quota(directory / "quota").limits.devices[0].memory_bytes == 8 << 30
     assert [one.name for one in directory.iterdir() if one.name.startswith(".grant")] == []
 
 
-def test_the_nodes_policy_holds_for_who_names_neither_policy_nor_quota(penstock, tmp_path):
+def test_the_nodes_policy_applies_to_a_command_that_names_neither_policy_nor_quota(
+    penstock, tmp_path
+):
     policies = tmp_path / "policies"
     policies.mkdir()
     (policies / "node.yaml").write_text(

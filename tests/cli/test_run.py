@@ -18,7 +18,7 @@ PYTHON = sys.executable
 
 
 @pytest.mark.parametrize("code", [0, 1, 7, 255])
-def test_the_exit_code_is_the_commands(penstock, code):
+def test_the_exit_code_is_that_of_the_command(penstock, code):
     assert penstock.run("--", "sh", "-c", f"exit {code}").returncode == code
     assert penstock.tenants() == []
 
@@ -29,7 +29,7 @@ def test_a_command_that_a_signal_ended_exits_with_128_and_its_number(penstock, n
 
 
 @pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/etc/passwd", 126)])
-def test_a_command_that_cannot_run_is_said_so_as_a_shell_does(penstock, command, code):
+def test_a_command_that_cannot_run_is_reported_as_a_shell_reports_it(penstock, command, code):
     result = penstock.run("--", command)
     assert result.returncode == code
     assert f"cannot run '{command}'" in result.stderr
@@ -111,7 +111,7 @@ def test_the_quota_page_holds_what_was_granted(penstock):
         signal.SIGWINCH,
     ],
 )
-def test_a_signal_sent_to_us_reaches_the_command_once(penstock, number):
+def test_a_signal_sent_to_penstock_run_reaches_the_command_once(penstock, number):
     script = (
         "import signal, sys\n"
         f"signal.pthread_sigmask(signal.SIG_BLOCK, [{int(number)}, signal.SIGALRM])\n"
@@ -159,7 +159,7 @@ def test_the_whole_process_tree_is_the_tenant(penstock):
     assert process.wait(30) == 137
 
 
-def test_children_left_behind_keep_the_tenant_and_we_return_at_once(penstock):
+def test_children_left_behind_keep_the_tenant_and_penstock_run_returns_at_once(penstock):
     script = f"{PYTHON} -c 'import time; time.sleep(1000)' >/dev/null 2>&1 & echo $!"
     result = penstock.run("--name=left", "--", "sh", "-c", script)
     child = int(result.stdout)
@@ -187,7 +187,7 @@ def test_a_reader_sees_the_end_when_the_command_closes_its_output(penstock):
     process.stderr.close()
 
 
-def test_killing_us_leaves_the_tenant_running_until_its_end(penstock):
+def test_killing_penstock_run_leaves_the_tenant_running_until_its_end(penstock):
     process = penstock.start("--name=orphan", "--", "sh", "-c", "echo $$; exec sleep 1000")
     child = int(process.stdout.readline())
     process.kill()

@@ -11,7 +11,7 @@ ASK = 'import ctypes; print(ctypes.CDLL("libcuda.so.1").cuInit(0))'
 
 
 @pytest.mark.parametrize(("cores", "answer"), [("30", "801\n"), ("100", "0\n")])
-def test_a_share_of_the_devices_time_is_refused_and_that_is_said(penstock, tmp_path, cores, answer):
+def test_a_cores_quota_is_refused_beside_mps_with_the_reason(penstock, tmp_path, cores, answer):
     os.mkfifo(tmp_path / "control")
     words = ["run", "--simulate=h200", "--memory=1Gi", f"--cores={cores}"]
     environment = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
@@ -21,7 +21,7 @@ def test_a_share_of_the_devices_time_is_refused_and_that_is_said(penstock, tmp_p
     assert "CUDA_ERROR_NOT_SUPPORTED" in done.stderr
 
 
-def test_without_a_control_daemon_nothing_is_said_of_mps(penstock, tmp_path):
+def test_without_a_control_daemon_mps_is_not_mentioned(penstock, tmp_path):
     environment = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
     words = ["run", "--simulate=h200", "--memory=1Gi", "--cores=30", "--", sys.executable]
     done = penstock(*words, "-c", ASK, env=environment)

@@ -48,7 +48,7 @@ def test_each_device_has_its_own_quota_in_the_grants_order(run, visible, memory)
     assert "500Mi and 50 cores of simulated device 0" in result.stderr
 
 
-def test_one_figure_holds_for_all(run):
+def test_one_figure_applies_to_all_devices(run):
     result = run("--device", "2,0", "--memory", "1Gi", "--cores", "10")
     assert json.loads(result.stdout) == [0, [1024, 1024], [1024, 1024]]
 
@@ -65,4 +65,4 @@ def test_figures_without_a_device_each_are_refused(run, options):
     result = run(*options)
     assert result.returncode != 0
     assert result.stdout == ""
-    assert "one for each device in the order of --device" in result.stderr
+    assert "one per device in the order of --device" in result.stderr

@@ -1,4 +1,4 @@
-"""`penstock shim coverage`: what a program asked for that the shim does not answer itself."""
+"""`penstock shim coverage` lists driver names that a program uses and the shim only forwards."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def names_of(result) -> dict[str, dict]:
     return {one["name"]: one for one in json.loads(result.stdout)["names"]}
 
 
-def test_a_numba_program_is_listed_with_what_it_called_and_why_that_may_pass(coverage):
+def test_the_calls_of_a_numba_program_are_listed_with_the_reasons_why_they_may_pass(coverage):
     result = coverage(NUMBA, output="json")
     assert result.returncode == 0, result.stderr
     names = names_of(result)
@@ -81,7 +81,7 @@ for _ in range(7):
     assert (names["cuDriverGetVersion"]["calls"], names["cuDriverGetVersion"]["requests"]) == (7, 0)
 
 
-def test_the_shims_own_calls_are_not_the_programs(coverage):
+def test_the_shims_own_calls_are_not_counted_as_the_programs(coverage):
     """CuInit makes the shim match devices to grants, through functions that are only forwarded."""
     result = coverage('import ctypes; ctypes.CDLL("libcuda.so.1").cuInit(0)')
     assert [one for one in names_of(result).values() if one["calls"]] == []
@@ -171,7 +171,7 @@ def test_a_program_that_never_came_through_the_shim_is_not_called_covered(pensto
         assert "called nothing" not in result.stdout
 
 
-def test_a_static_program_is_said_to_run_without_the_shim(penstock, tmp_path):
+def test_a_static_program_is_reported_as_running_without_the_shim(penstock, tmp_path):
     (tmp_path / "p.c").write_text("int main(void) { return 0; }")
     static = tmp_path / "static"
     subprocess.run(["gcc", "-static", tmp_path / "p.c", "-o", static], check=True)

@@ -39,7 +39,7 @@ class Terminal:
         script.write_text(COMMAND)
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            for number in (signal.SIGINT, signal.SIGQUIT):  # who started us may ignore them
+            for number in (signal.SIGINT, signal.SIGQUIT):  # our own parent may ignore them
                 signal.signal(number, signal.SIG_DFL)
             shell = ["bash", "--norc", "--noprofile", "-i"]
             os.execvpe("bash", shell, penstock.environment)  # noqa: S606 - the terminal's shell
@@ -54,7 +54,7 @@ class Terminal:
         os.write(self.fd, text.encode())
 
     def expect(self, text):
-        """What was written up to and with `text`."""
+        """The output up to the end of `text`."""
         deadline = time.monotonic() + 20
         while text not in self.seen:
             ready, _, _ = select.select([self.fd], [], [], max(0, deadline - time.monotonic()))
@@ -117,7 +117,7 @@ def test_ctrl_z_stops_the_job_and_fg_wakes_it(terminal):
     terminal.expect("now 9")
 
 
-def test_a_stop_and_a_continue_sent_to_us_alone_reach_the_command(penstock):
+def test_a_stop_and_a_continue_sent_to_penstock_run_alone_reach_the_command(penstock):
     # A process group of its own, with its parent in this session: one that may be stopped.
     process = penstock.start("--", "sh", "-c", "echo $$; exec sleep 1000", preexec_fn=os.setpgrp)
     child = int(process.stdout.readline())

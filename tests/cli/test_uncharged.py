@@ -1,4 +1,4 @@
-"""Programs that lost the shim, or go round it: nothing stops them yet, and it is said."""
+"""Programs that lost the shim, or bypass it, are reported; without an agent nothing stops them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock_shim.pages import read_quota
 
 from .conftest import wait_until
 
-WORKER = Path(__file__).with_name("gpu_worker.py")
+WORKER = Path(__file__).with_name("support") / "gpu_worker.py"
 MATHS = "/lib/x86_64-linux-gnu/libm.so.6"
 FRESH = (
     "import os, subprocess, sys; keep = {k: v for k, v in os.environ.items() "
@@ -112,8 +112,8 @@ def test_a_program_that_only_initialised_the_driver_is_no_finding(penstock):
     assert events(penstock) == []
 
 
-def test_a_copy_of_the_driver_beside_the_shim_is_seen_by_the_devices_time(penstock, tmp_path):
-    """The process has a slot, by its first call; its work goes to the copy."""
+def test_work_through_a_copy_of_the_driver_is_found_by_the_devices_own_figures(penstock, tmp_path):
+    """The first call gives the process a slot; its work then goes to the copy."""
     copy = tmp_path / "notthedriver.so"
     shutil.copy(paths.sim_dir() / "libcuda.so.1", copy)
     program = (
@@ -127,8 +127,8 @@ def test_a_copy_of_the_driver_beside_the_shim_is_seen_by_the_devices_time(pensto
     process.stdin.write("load 30\n")
     process.stdin.flush()
     (event,) = wait_until(lambda: events(penstock))
-    assert "the device worked" in event["reason"]
-    assert "10 granted" in event["reason"]
+    assert "this tenant used" in event["reason"]
+    assert "10 percent are granted" in event["reason"]
     # The figures do not tell one from the other: an honest program is not to be accused.
     assert "either a program bypasses the shim" in event["reason"]
     assert "or Penstock charged its calls too little" in event["reason"]

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests import kept
+from tests.support import build_cache
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -44,11 +44,11 @@ def exported():
 
 @pytest.fixture(scope="session")
 def pypi_headers():
-    """A folder with `cuda.h` and its like of a release on PyPI, kept for the next run."""
+    """A folder with `cuda.h` and the other headers of a release on PyPI, kept for the next run."""
 
     def fetch(requirement: str) -> Path:
         folder = REPOSITORY / "build" / "headers" / requirement
-        with kept.alone_with(folder):
+        with build_cache.alone_with(folder):
             if not list(folder.glob("**/cuda.h")):
                 folder.mkdir(parents=True, exist_ok=True)
                 command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]

@@ -82,7 +82,7 @@ def test_the_coverage_page_is_what_headers_and_tables_say(tmp_path):
     assert page.read_text() == (REPOSITORY / "docs" / "coverage.md").read_text()
 
 
-def test_no_line_of_the_forwarded_tables_is_left_over():
+def test_every_line_of_the_forwarded_tables_matches_a_symbol():
     assert coverage.unused(NAMES["cuda"], CUDA) == []
     assert coverage.unused(NAMES["nvml"], NVML) == []
 
@@ -128,7 +128,7 @@ def test_an_nvml_name_that_may_show_other_tenants_is_unknown(name):
 
 @pytest.fixture
 def newer_headers(tmp_path):
-    """Headers of a driver to come: two names that escape, one harmless, one new version."""
+    """Headers of a future driver: two names that escape, one harmless name, one new version."""
     include = tmp_path / "include"
     include.mkdir()
     for header in [*INCLUDE.glob("cuda*.h"), INCLUDE / "nvml.h"]:
@@ -175,7 +175,7 @@ def test_newer_headers_build_a_shim_without_the_names_that_may_escape(newer_head
     assert "cuGraphTileLaunch" not in exported
     assert "cuMemFree_v3" not in exported
     known = json.loads((tmp_path / "out" / "coverage.json").read_text())
-    assert known["cuda"]["cuDeviceGetMood"] == ["forwarded", "what a device is"]
+    assert known["cuda"]["cuDeviceGetMood"] == ["forwarded", "returns properties of a device"]
     assert known["headers"] == headers.versions(INCLUDE)
 
 
@@ -193,7 +193,7 @@ def test_a_name_listed_twice_stops_the_build(tmp_path):
 
 
 def spoiled(folder: Path, table: str, line: str):
-    """Reads the driver's tables with one line more."""
+    """Reads the driver's tables with one additional line."""
     folder.mkdir(exist_ok=True)
     for name in ("hooks.def", "forwarded.def", "risky.def"):
         shutil.copy(NATIVE / name, folder / name)

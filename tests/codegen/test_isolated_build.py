@@ -7,7 +7,7 @@ import subprocess
 import sys
 import sysconfig
 
-from tests.native.builds import configure
+from tests.native.support.builds import configure
 
 
 def test_the_headers_are_found_where_only_pythonpath_leads_to_them(tmp_path):

@@ -1,4 +1,4 @@
-"""What is exported is what the vendor's headers declare: no more, no less."""
+"""The libraries export exactly the names that the vendor's headers declare."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_names_that_a_debugger_looks_up_in_the_program_stay_the_drivers_own():
         ("cuMemcpyHtoD", True, {7000: "cuMemcpyHtoD_v2_ptds"}),
     ],
 )
-def test_a_version_asked_for_names_its_export(base, per_thread, answers):
+def test_each_requested_version_of_a_name_has_its_export(base, per_thread, answers):
     found = {
         v.version: v.symbol
         for v in headers.cuda_variants(INCLUDE, CUDA)
@@ -70,7 +70,7 @@ def test_a_version_asked_for_names_its_export(base, per_thread, answers):
     assert found == answers
 
 
-def test_every_export_that_a_header_spells_can_be_asked_for():
+def test_every_export_that_a_header_spells_can_be_requested():
     asked = {v.symbol for v in headers.cuda_variants(INCLUDE, CUDA)}
     unspelled = {"cuEGLApiInit", "cuMemGetAttribute", "cuMemGetAttribute_v2"}
     assert set(CUDA) - asked == unspelled | {"cudbgGetAPI", "cudbgGetAPIVersion"}

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.conformance import packages, recordings
-from tests.memory import tenant_programs
+from tests.conformance.support import packages, recordings
+from tests.memory.support import tenant_programs
 
 from penstock_shim import paths, simulator
 
@@ -18,7 +18,7 @@ REPOSITORY = HERE.parents[1]
 
 @pytest.fixture
 def tell_asked(record_property):
-    """Has a line printed at the end of the test run (tests/conftest.py)."""
+    """Prints a line at the end of the test run (tests/conftest.py)."""
     what = "what real CUDA libraries asked the shim for"
     return lambda who, line: record_property(what, f"{who:24} {line}")
 
@@ -108,7 +108,7 @@ def record(compile_c, tmp_path):
 
 @pytest.fixture(scope="session")
 def verdicts(compile_c):
-    """What a driver library without the shim answers to the same asks: same, lacks or other."""
+    """A driver library's answers to the same requests, without the shim: same, lacks or other."""
     program = compile_c("variants.c", "-ldl", name="variants")
 
     def compare(library: Path, asks: list[recordings.Ask]) -> list[str]:
@@ -132,5 +132,5 @@ def by_simulated_driver(verdicts):
 
 @pytest.fixture(scope="session")
 def by_real_driver(verdicts, real_libcuda):
-    """The verdicts of a real driver, which has other names."""
+    """The verdicts of a real driver, which has a different set of names."""
     return functools.partial(verdicts, real_libcuda)

@@ -20,7 +20,7 @@ print("linked", nvjitlink.get_linked_cubin_size(linker) > 0)
 
 
 @pytest.mark.parametrize("client", ["cuda_core", "numba"])
-def test_what_a_python_client_asks_for_is_answered_by_the_shim(
+def test_every_name_that_a_python_client_looks_up_is_answered_by_the_shim(
     client, record, by_simulated_driver, make_tenant, tell_asked
 ):
     tenant = make_tenant(memory_bytes=8 << 30)

@@ -1,11 +1,11 @@
-"""What passes of Numba-CUDA's own tests without the shim passes in a tenant: the quick part.
+"""Those of Numba-CUDA's own tests that pass without the shim pass in a tenant: the quick part.
 
 `make numba-suite` runs all of them.
 """
 
 from __future__ import annotations
 
-from tests.conformance import numba_suite
+from tests.conformance.support import numba_suite
 
 MODULES = [
     "cudadrv.test_context_stack",
@@ -29,7 +29,7 @@ MODULES = [
 FEWEST_THAT_PASS = 100
 
 
-def test_what_passes_without_the_shim_passes_with_it(tmp_path, tell_asked):
+def test_tests_that_pass_without_the_shim_pass_with_it(tmp_path, tell_asked):
     names = [f"{numba_suite.PACKAGE}.{module}" for module in MODULES]
     without, within = numba_suite.compare(names, tmp_path, jobs=2)
     passed = [test for test, outcome in without.items() if outcome == "passed"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from tests.conformance import packages
+from tests.conformance.support import packages
 
 FEWEST_NAMES = 380  # CUDA 11.8's runtime asks for as many
 NO_DEVICE, DRIVER_TOO_OLD = 100, 35  # as runtimes up to 12.x and from 13.0 on say over 12.2
@@ -26,7 +26,7 @@ def recording(program, record, make_tenant):
     return record(make_tenant(), program)
 
 
-def test_every_entry_that_a_runtime_asks_for_is_answered_by_the_shim(
+def test_every_entry_that_a_runtime_looks_up_is_answered_by_the_shim(
     runtime, recording, by_simulated_driver, by_real_driver, tell_asked
 ):
     asks = recording.asks
@@ -47,7 +47,9 @@ def test_every_entry_that_a_runtime_asks_for_is_answered_by_the_shim(
     )
 
 
-def test_a_runtime_program_is_told_the_same_as_without_the_shim(program, recording, make_tenant):
+def test_a_runtime_program_gets_the_same_answers_as_without_the_shim(
+    program, recording, make_tenant
+):
     environment = make_tenant().environment()
     del environment["LD_PRELOAD"]
     bare = subprocess.run(

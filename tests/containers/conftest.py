@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from tests.containers import images
+from tests.containers.support import images
 
 from penstock.devices import open_machine
 from penstock.node.containers import Containers, container_libraries
@@ -72,7 +72,7 @@ class Node:
         self.restart()
 
     def restart(self) -> None:
-        """As an agent that begins."""
+        """Makes the containers' state anew, as an agent that restarts."""
         self.containers = Containers(
             self.state, releases=self.folder / "releases", specs=self.specs
         )
@@ -93,21 +93,21 @@ class Node:
         return tenant
 
     def supervise(self, tenant: Tenant) -> None:
-        """Ten times a second, until the node is closed."""
+        """Supervises the tenant ten times a second, until the node is closed."""
         supervisor = Supervisor(tenant, TenantTable(self.state), self.source)
         ended = threading.Event()
 
-        def look_after() -> None:
+        def supervise() -> None:
             while not ended.wait(0.1):
                 supervisor.tick()
             supervisor.close()
 
-        thread = threading.Thread(target=look_after)
+        thread = threading.Thread(target=supervise)
         thread.start()
         self.supervised.append((ended, thread))
 
     def offered(self, **options) -> Tenant:
-        """A tenant that is supervised and that containers can be given."""
+        """Creates a supervised tenant and offers it to containers."""
         tenant = self.tenant(**options)
         self.supervise(tenant)
         self.containers.offer(tenant)
@@ -141,7 +141,7 @@ def _programs() -> list[str]:
 
 
 def host_pid(command: str, page: Path) -> int | None:
-    """Of the program so called in a container that has this usage page mounted."""
+    """The pid of the program of that name in a container that has this usage page mounted."""
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             is_there = (entry / "root/run/penstock-tenant/usage").samefile(page)

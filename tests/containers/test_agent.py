@@ -5,76 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from tests.containers.conftest import PROGRAMS, PYNVML, RUN, _programs
+from tests.containers.support.agent_node import Node, wait_until
 
 from penstock.node.enforcement.cgroup import innermost_containers
 from penstock.node.tenants.handshake_file import read_handshakes
 from penstock_shim.pages import read_usage
 
 LOOK = f"{PROGRAMS}/look.py"
-
-
-def wait_until(condition, timeout_s=30.0):
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-    return value
-
-
-class Node:
-    """An agent whose specs lie where podman reads them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.state = folder / "state"
-        self.environment = {**os.environ, "PENSTOCK_STATE_DIR": str(self.state)}
-        self.folder = folder
-        self.start()
-
-    def start(self) -> None:
-        self.agent = subprocess.Popen(
-            [sys.executable, "-m", "penstock", "agent", "--simulate=h200", "--metrics=",
-             f"--meter-dir={self.folder / 'meter'}", f"--shim-dir={self.folder / 'shim'}"],
-            env=self.environment, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert '"started"' in self.agent.stderr.readline()
-
-    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "penstock", *arguments]
-        return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=60, check=False
-        )
-
-    def granted(self, name: str, *options: str) -> list[str]:
-        """Makes a tenant; podman's options that name it."""
-        done = self("grant", name, "--memory=4Gi", "--cores=50", *options)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.split()
-
-    def events(self, name: str) -> list[dict]:
-        file = self.state / "tenants" / name / "events.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()]
-
-    def kill(self) -> None:
-        self.agent.kill()
-        self.agent.wait()
-        self.agent.stderr.close()
-
-    def close(self) -> None:
-        for directory in (self.state / "tenants").glob("[!.]*"):
-            done = self("revoke", directory.name, "--grace=0s")
-            assert done.returncode == 0, done.stderr
-        with contextlib.suppress(ProcessLookupError):
-            self.agent.send_signal(signal.SIGTERM)
-        self.agent.wait(30)
-        self.agent.stderr.close()
+WORKER = Path(__file__).parents[1] / "suspension" / "support"
 
 
 @pytest.fixture
@@ -125,8 +68,32 @@ def test_a_tenant_that_is_revoked_is_no_device_any_more_and_its_container_ends(n
     assert "unresolvable" in again.stderr
 
 
+def test_device_memory_of_a_container_is_released_and_restored_with_its_contents(node, python):
+    name = f"m-{os.getpid()}"
+    device = node.granted(name)
+    mounted = ("-v", f"{WORKER}:/opt/worker:ro")
+    work = podman_run(device, python, "/opt/worker/worker.py", "400", "8", options=mounted)
+    undisturbed = subprocess.run(work, capture_output=True, text=True, timeout=60, check=True)
+    with subprocess.Popen(work, stdout=subprocess.PIPE, text=True) as container:
+        lines = iter(container.stdout.readline, "")
+        while next(lines) != "step 5\n":
+            pass
+        done = node("suspend", name, "--release-memory")
+        assert done.returncode == 0, done.stderr
+        (row,) = json.loads(node("ps", "-o", "json").stdout)
+        assert row["suspension"] == "released"
+        assert row["memory"]["used_bytes"] == 0
+        assert row["host_memory_bytes"] >= 8 << 20
+        assert container.poll() is None
+        done = node("resume", name)
+        assert done.returncode == 0, done.stderr
+        result = [line for line in lines if line.startswith("result")]
+    assert result == undisturbed.stdout.splitlines(keepends=True)[-1:]
+    assert container.returncode == 0
+
+
 def _commands_in(directory: Path) -> set[str]:
-    """Of the processes that have the tenant's page mounted."""
+    """The commands of processes that have the tenant's page mounted."""
     page = (directory / "usage").stat()
     found = set()
     for entry in Path("/proc").iterdir():

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.containers import images
 from tests.containers.conftest import GIB, PROGRAMS, grant_of, or_skip
+from tests.containers.support import images
 
 from penstock.devices import Device, DriverLibraries
 from penstock.node.containers import companions
@@ -30,7 +30,7 @@ class _Real:
 
 @pytest.fixture(scope="module")
 def driver(podman, real_libcuda):
-    """Where the driver's library lies in containers: under its full name, as NVIDIA mounts it."""
+    """The path of the driver's library in containers: its full name, as NVIDIA mounts it."""
     program = or_skip(images.nvidia_hook)
     inside = f"{FOLDER}/{real_libcuda.name}"
 
@@ -77,7 +77,9 @@ def run(live, root, tenant, script: str):
     return done
 
 
-def test_its_hooks_leave_the_shim_in_the_drivers_place(live, bullseye_root, tenant, driver):
+def test_the_hooks_of_nvidias_runtime_leave_the_shim_in_the_drivers_place(
+    live, bullseye_root, tenant, driver
+):
     script = (
         f"cmp {FOLDER}/libcuda.so.1 /run/penstock-shim/libpenstock.so && echo shim;"
         f"cmp {FOLDER}/libcuda.so /run/penstock-shim/libpenstock.so && echo linked;"

@@ -145,7 +145,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def holding(tenant, python: str, name: str):
-    """A container of the tenant that has 2 GiB until its input ends."""
+    """A container of the tenant that holds 2 GiB until its input ends."""
     options = "-i", "--name", name, "--device", f"penstock.io/vgpu={tenant.name}"
     with subprocess.Popen(
         [*RUN, *options, "--rootfs", "/:O", python, "-c", HOLD],
@@ -212,7 +212,7 @@ def test_a_musl_image_starts_and_runs_as_without_us(live, musl_root):
         assert done.stdout == "own=none driver=none\n"
 
 
-def test_a_tenant_cannot_write_what_is_the_agents(live, static_root):
+def test_a_tenant_cannot_write_the_agents_files(live, static_root):
     tenant = live.offered()
     files = [
         "/run/penstock-tenant/quota",

@@ -1,7 +1,7 @@
 """Tenants in real containers that try to get out of their quota, under a real agent.
 
-What only touches the environment changes nothing. What gets past the shim, or spoils the tenant's
-page, is seen by the device's own figures and stopped; a neighbour keeps its share meanwhile.
+A change of the environment alone has no effect. A program that gets past the shim, or damages the
+tenant's page, is found by the device's own figures and stopped; a neighbour keeps its share.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.agent.watching import Sampler, build_witness
+from tests.agent.support.watching import Sampler, build_witness
 from tests.containers.conftest import PODMAN, RUN, host_pid
-from tests.containers.test_agent import Node, wait_until
+from tests.containers.support.agent_node import Node, wait_until
 
 from penstock.bench.stage import KERNEL_RULES
 from penstock.node.admission.admit import Request
@@ -29,8 +29,8 @@ LOADER = Path("/lib64/ld-linux-x86-64.so.2")
 DRIVER = "/run/penstock-tenant/driver"
 PAGE = "/run/penstock-tenant/usage"
 CAUGHT_WITHIN_S = 4.0  # three, and one for what else this machine does
-# Until it is caught, one past the shim has half of each neighbour's turn: two seconds of that cost
-# one of 30 % thirty points of a second.
+# Until it is caught, one past the shim has half of each neighbour's time slice: two seconds of that
+# cost one of 30 % thirty points of a second.
 WINDOW_NS = 20 * 10**9
 QUIET_NS = 400_000_000
 GONE_WITHIN_S = 15.0
@@ -43,7 +43,7 @@ int main(int count, char **words) { (void)count; return execv(words[1], words + 
 
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory) -> Path:
-    """What an image could bring along: a program, a static launcher, a loader of its own."""
+    """The files that an image could bring: a program, a static launcher, its own loader."""
     folder = tmp_path_factory.mktemp("tools")
     build_witness(folder)
     (folder / "static.c").write_text(STATIC)
@@ -89,7 +89,7 @@ class Guests(Node):
             return [one for one in machine.record(0) if one.tag == name and one.alive]
 
     def acts(self, name: str) -> list[dict]:
-        """What enforcement did."""
+        """The steps that enforcement took."""
         kinds = {"throttle", "suspend", "terminate", "kill"}
         return [event for event in self.events(name) if event["event"] in kinds]
 
@@ -113,7 +113,7 @@ def node(podman, tmp_path, tools):
 
 
 def caught(node: Guests, name: str, since_ns: int, sampler: Sampler) -> float:
-    """Seconds from when it misbehaved until the device did nothing for it any more."""
+    """Seconds from the misbehaviour until the device did nothing for the tenant any more."""
 
     def last_busy_ns() -> int:
         samples = sampler.samples
@@ -126,7 +126,7 @@ def caught(node: Guests, name: str, since_ns: int, sampler: Sampler) -> float:
 
 
 def scribble(node: Guests, name: str, how: str) -> int:
-    """Spoils the page from inside, once the program computes. When, CLOCK_MONOTONIC."""
+    """Damages the page from inside once the program computes; the time (CLOCK_MONOTONIC)."""
     wait_until(lambda: node.on_device(name) and node.on_device(name)[0].busy_ns > 10**8)
     subprocess.run([*PODMAN, "exec", name, "sh", "-c", how], check=True, timeout=30)
     return time.monotonic_ns()
@@ -185,7 +185,7 @@ def test_a_container_does_not_get_out_of_its_quota_and_a_neighbour_keeps_its_sha
 
 
 def test_nothing_of_the_shim_can_be_taken_out_of_a_container(node, tools):
-    """What a tenant's root user tries first, without a capability that would let it."""
+    """Attempts of a tenant's root user that lacks the capability for them."""
     name = node.start_guest("root", 100, "sleep", "1000")
     tries = [
         "rm -f /etc/ld.so.preload",

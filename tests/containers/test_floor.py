@@ -1,4 +1,4 @@
-"""What containers load needs no symbol above GLIBC_2.17, and nothing but what glibc brings."""
+"""The libraries that containers load need no symbol above GLIBC_2.17 and no library but glibc's."""
 
 from __future__ import annotations
 

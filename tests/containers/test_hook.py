@@ -63,7 +63,7 @@ def root_path(program):
 
 @given(path=PATHS, others=st.dictionaries(PATHS, VALUES, max_size=3), ascii_only=st.booleans())
 @settings(max_examples=300)
-def test_a_path_is_found_among_whatever_else_there_is(root_path, path, others, ascii_only):
+def test_a_path_is_found_among_any_other_content(root_path, path, others, ascii_only):
     document = {**others, "root": {**others, "path": path, "readonly": True}, "x": {"path": "no"}}
     text = json.dumps(document, ensure_ascii=ascii_only)
     assert root_path(text.encode()) == path
@@ -86,7 +86,7 @@ def test_no_document_breaks_the_reader(root_path, garbage, cut):
     ['{"root":{"path":1}}', '{"root":"path"}', '{"path":"/x"}', '{"a":{"root":{"path":"/x"}}}',
      '{"root":{"path":"\\ud800"}}', '{"root":{"path":"\\u0000"}}', "", "[]", '{"root":{"path":"/x'],
 )  # fmt: skip
-def test_what_is_no_path_is_not_taken_for_one(root_path, document):
+def test_a_value_that_is_no_path_is_not_taken_for_one(root_path, document):
     assert root_path(document.encode()) is None
 
 

@@ -51,7 +51,7 @@ def test_an_offer_mounts_the_quota_read_only_and_the_usage_writable(node):
     assert tenant.directory.stat().st_mode & 0o077 == 0, "other users of the node stay out"
 
 
-def test_an_offer_may_be_repeated_and_writes_nothing_then(node):
+def test_a_repeated_offer_writes_nothing(node):
     tenant = node.tenant()
     node.containers.offer(tenant)
     file = node.specs / f"penstock.io-vgpu_{tenant.name}.json"
@@ -110,7 +110,7 @@ def test_a_tenant_of_penstock_run_is_not_offered(node):
 
 
 def upgrade(monkeypatch, folder: Path) -> None:
-    """From now on another shim is installed."""
+    """Installs another shim."""
     newer = folder / "libpenstock.so"
     newer.write_bytes(paths.so_path().read_bytes() + b"newer")
     monkeypatch.setattr(release_module.paths, "so_path", lambda: newer)
@@ -127,12 +127,7 @@ def test_an_upgrade_keeps_the_release_of_tenants_that_run(node, monkeypatch, tmp
     new = node.tenant()
     node.containers.offer(new)
     assert edits(node, new)["hooks"][0]["path"] != before["hooks"][0]["path"]
-    assert node.containers.prune() == []
-    old.remove()
-    (node.folder / "releases/.new-half").mkdir()
-    assert len(node.containers.prune()) == 1
-    assert len(list((node.folder / "releases").iterdir())) == 1
-    assert not Path(before["hooks"][0]["path"]).exists()
+    assert Path(before["hooks"][0]["path"]).exists()
     assert Path(edits(node, new)["hooks"][0]["path"]).exists()
 
 
@@ -140,7 +135,7 @@ def test_a_damaged_release_is_named_and_not_mended_under_its_containers(tmp_path
     release = install_release(tmp_path / "releases")
     assert install_release(tmp_path / "releases") == release
     (release.shim / "libpenstock.so").write_bytes(b"")
-    with pytest.raises(PenstockError, match="not as it was installed"):
+    with pytest.raises(PenstockError, match="has changed since it was installed"):
         install_release(tmp_path / "releases")
 
 
@@ -214,7 +209,7 @@ def test_a_spec_is_whole_whenever_it_is_read_and_whenever_its_writer_is_killed(t
     assert [p.name for p in tmp_path.iterdir()] == [file.name]
 
 
-def test_several_install_one_release_at_once(tmp_path):
+def test_several_processes_install_one_release_at_once(tmp_path):
     found, failed = [], []
 
     def install() -> None:
@@ -234,7 +229,7 @@ def test_several_install_one_release_at_once(tmp_path):
 
 
 class RealDevices:
-    """A driver as its vendor installs it; enough of a source to ask where its libraries lie."""
+    """A device source with a driver as its vendor installs it: it knows where the libraries lie."""
 
     machine = None
 
@@ -261,7 +256,7 @@ def test_a_real_driver_is_named_by_its_version_as_containers_have_it(tmp_path):
 def test_a_driver_that_the_shim_would_hide_is_refused(tmp_path):
     (tmp_path / "libcuda.so.1").touch()
     source = RealDevices(tmp_path / "libcuda.so.1", tmp_path / "libcuda.so.1")
-    with pytest.raises(PenstockError, match="no link to a versioned file"):
+    with pytest.raises(PenstockError, match="is not a link to a versioned file"):
         container_libraries(source)
 
 
@@ -284,7 +279,7 @@ def test_a_tenant_of_a_real_device_needs_the_vendors_device_beside_ours(node):
     assert "/usr/lib/x86_64-linux-gnu/libcuda.so.1" in inside
 
 
-def test_without_a_place_for_specs_the_reason_is_said(tmp_path):
+def test_without_a_place_for_specs_the_error_names_the_reason(tmp_path):
     (tmp_path / "file").touch()
     node = Node(tmp_path / "node", tmp_path / "file")
     tenant = node.tenant()

@@ -49,7 +49,7 @@ def files_of(root) -> set[str]:
     return {place for place, text in everything(root).items() if text is not None}
 
 
-def test_what_is_installed_is_said_runs_that_program_and_is_taken_away_whole(root):
+def test_an_installation_lists_its_files_runs_the_given_program_and_is_removed_whole(root):
     before = files_of(root)
     wanted = agent(root, "install", "--dry-run")
     assert wanted.returncode == 0, wanted.stderr
@@ -73,7 +73,7 @@ def test_what_is_installed_is_said_runs_that_program_and_is_taken_away_whole(roo
     assert not (root / "etc/penstock").exists()
 
 
-def test_done_again_it_keeps_what_administrators_wrote_and_renews_what_is_ours(root):
+def test_a_second_installation_keeps_administrators_files_and_renews_ours(root):
     agent(root, "install")
     first = everything(root)
     again = agent(root, "install")
@@ -97,14 +97,14 @@ def test_done_again_it_keeps_what_administrators_wrote_and_renews_what_is_ours(r
     assert not (root / "var/lib/penstock").exists()
 
 
-def test_what_others_wrote_is_neither_replaced_nor_removed(root):
+def test_files_that_others_wrote_are_neither_replaced_nor_removed(root):
     unit = root / "etc/systemd/system/penstock-agent.service"
     unit.parent.mkdir(parents=True)
     unit.write_text("[Service]\n")
     before = everything(root)
     done = agent(root, "install")
     assert done.returncode == 2
-    assert f"{unit} is there already" in done.stderr
+    assert f"{unit} already exists" in done.stderr
     assert everything(root) == before
     assert agent(root, "uninstall").returncode == 0
     assert everything(root) == before
@@ -115,7 +115,7 @@ def test_what_others_wrote_is_neither_replaced_nor_removed(root):
     [
         ("/tmp/venv/bin/penstock", "the service cannot run /tmp/venv/bin/penstock"),
         ("penstock", "the service cannot run penstock"),
-        ("/opt/other/penstock", "there is no /opt/other/penstock below"),
+        ("/opt/other/penstock", "there is no /opt/other/penstock in"),
         ("/opt/penstock/bin", "it is a directory"),
         ("/opt/penstock/bin/readme", "it is not an executable file"),
     ],
@@ -151,13 +151,13 @@ def test_nothing_is_purged_beneath_an_agent_that_runs(root):
         before = everything(root)
         done = agent(root, "uninstall", "--purge")
         assert done.returncode == 2
-        assert f"an agent runs on {state}" in done.stderr
+        assert f"an agent is running on {state}" in done.stderr
         assert everything(root) == before
     assert agent(root, "uninstall", "--purge").returncode == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes its user: needs root")
-def test_another_user_is_told_to_be_root(root):
+def test_a_user_other_than_root_is_refused(root):
     # Run once before the user changes: others may not enter the folder that Python lies in.
     code = """
 import contextlib, os, sys

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 from tests.agent.conftest import wait_until
-from tests.agent.programs import LAUNCHER, backlogged
-from tests.daemon import booted
+from tests.agent.support.programs import LAUNCHER, backlogged
+from tests.daemon.support import booted_machine
 
 from penstock.bench.stage import KERNEL_RULES
 from penstock_shim.pages import read_usage
 
 pytestmark = pytest.mark.timed
 
-UNIT = booted.REPOSITORY / "controller/penstock/node/service/penstock-agent.service"
+UNIT = booted_machine.REPOSITORY / "controller/penstock/node/service/penstock-agent.service"
 NOBODY = 65534
 POLICY = """\
 apiVersion: penstock.io/v1alpha1
@@ -34,8 +34,8 @@ EXPOSURE = 4.0  # of 10: "OK" in systemd's own words
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     try:
-        made = booted.Booted(tmp_path_factory.mktemp("machine") / "base")
-    except booted.NotToBeHadError as why:
+        made = booted_machine.Booted(tmp_path_factory.mktemp("machine") / "base")
+    except booted_machine.NotToBeHadError as why:
         pytest.skip(f"no real systemd: {why}")
     made("mkdir", "-p", "/etc/penstock/policies")
     made.write("/etc/penstock/policies/node.yaml", POLICY)
@@ -45,7 +45,7 @@ def machine(tmp_path_factory):
 
 
 def launcher() -> str:
-    """The program as that machine sees it."""
+    """The path of the program on that machine."""
     return "/opt/penstock/lib" + LAUNCHER.partition("/lib")[2]
 
 
@@ -66,7 +66,7 @@ def launches(machine, name: str) -> int:
 
 
 def journal(machine) -> list[dict]:
-    """What the agent logged."""
+    """The agent's log."""
     said = machine("journalctl", "-u", "penstock-agent", "-o", "cat", "--no-pager").stdout
     return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
 
@@ -76,7 +76,7 @@ def agent_pid(machine) -> int:
 
 
 def outer_pid(machine, pid: int) -> int:
-    """The pid here of what has `pid` there."""
+    """The pid on this machine of process `pid` on that one."""
     inside = machine("readlink", f"/proc/{pid}/ns/pid").stdout.strip()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -90,7 +90,7 @@ def outer_pid(machine, pid: int) -> int:
     raise AssertionError(pid)
 
 
-def test_the_service_lives_through_kills_and_standstills_and_its_tenants_with_it(machine):
+def test_the_service_and_its_tenants_survive_kills_and_freezes(machine):
     done = machine("/opt/penstock/bin/penstock", "agent", "install")
     assert "systemctl restart penstock-agent.service" in done.stderr
     service = machine.show("ActiveState", "UnitFileState", "NotifyAccess", "Delegate")
@@ -115,7 +115,7 @@ def test_the_service_lives_through_kills_and_standstills_and_its_tenants_with_it
         "/run/systemd/system/penstock-agent.service.d/quick.conf", "[Service]\nWatchdogSec=2\n"
     )
     again = machine("/opt/penstock/bin/penstock", "agent", "install")  # what an upgrade does
-    assert "keep /etc/systemd/system/penstock-agent.service (as it is)" in again.stderr
+    assert "keep /etc/systemd/system/penstock-agent.service (it is up to date)" in again.stderr
     pid = agent_pid(machine)
     time.sleep(3)  # longer than the watchdog waits: rounds that go on keep it quiet
     assert agent_pid(machine) == pid
@@ -143,14 +143,16 @@ def test_the_service_lives_through_kills_and_standstills_and_its_tenants_with_it
     wait_until(lambda: launches(machine, "t") > before)
     refused = machine("/opt/penstock/bin/penstock", "agent", "uninstall", "--purge", check=False)
     assert refused.returncode == 2
-    assert "1 tenants exist: t" in refused.stderr.replace("\n", " ")
+    assert "1 tenants exist: --purge would remove the state of t" in refused.stderr.replace(
+        "\n", " "
+    )
     (program,) = read_usage(machine.path("/run/penstock/tenants/t/usage")).slots
     machine("kill", str(program.pid))
     assert tenant.wait(30) == 128 + signal.SIGTERM
     tenant.communicate()
 
 
-def test_an_error_that_somebody_must_put_right_is_not_tried_without_a_pause(machine):
+def test_a_start_that_fails_until_somebody_repairs_it_is_retried_with_pauses(machine):
     machine.write("/etc/penstock/agent.env", "PENSTOCK_AGENT_OPTIONS=--metrics=nowhere\n")
     machine("/opt/penstock/bin/penstock", "agent", "install", "--no-start")
     machine("systemctl", "daemon-reload")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Machine:
-    """A made-up root of sysfs and proc, and a folder that is all of PATH but the shell's."""
+    """A made-up root of sysfs and proc, and a folder that is all of PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "root"
@@ -28,7 +28,7 @@ class Machine:
         return file
 
     def prints(self, name: str, text: str) -> None:
-        """A program that prints this, whatever it is asked."""
+        """A program that prints `text`, with any arguments."""
         answer = self.bin / f"{name}.txt"
         answer.write_text(text)
         self.tool(name, f"exec /bin/cat {answer}")
@@ -40,7 +40,7 @@ class Machine:
         return file
 
     def pci(self, address: str, vendor: int, device: int, code: int, driver: str | None = None):
-        """A function on the bus, with the driver bound to it."""
+        """A PCI function, with the driver bound to it."""
         folder = f"sys/bus/pci/devices/{address}"
         self.file(f"{folder}/vendor", f"0x{vendor:04x}\n")
         self.file(f"{folder}/device", f"0x{device:04x}\n")

@@ -1,78 +1,38 @@
-"""A device backend of no vendor's that reports as little as the protocol allows, and fails."""
+"""The device backend protocol: a backend that reports everything, and one that reports little."""
 
 from __future__ import annotations
 
 import inspect
 import os
+import re
 import signal
 import subprocess
 import time
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.devices import (
-    Device,
-    DeviceBackend,
-    DeviceLook,
-    DeviceLostError,
-    DeviceProcess,
-    DriverLibraries,
-    Observation,
-)
-from penstock.devices.inventory import NotAvailable, blank
+from penstock.devices import Device, DeviceBackend, DeviceProcess, Observation
+from penstock.devices.backends.nvidia import NvidiaDevices
+from penstock.devices.backends.simulated import SimulatedDevices
+from penstock.devices.inventory import DeviceReport, Health, NotAvailable
 from penstock.model import PenstockError
 from penstock.node.admission.admit import Request, admit
+from penstock.node.agent.device_task import POLL_PERIOD_NS, DeviceTask
 from penstock.node.enforcement import Enforcer, Subject
 from penstock.node.supervision.tenant_report import Reporter
 from penstock.node.tenants.state import State
 
-GIB = 1 << 30
+from .fakes import GIB, PART, UUID, BareDevices, WholeDevices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 S = 1_000_000_000
-UUID = "GPU-ac0e0000-0000-4000-8000-000000000001"
-
-
-class BareDevices:
-    """One device, of which nothing is known but its UUID, its memory and who uses it."""
-
-    def __init__(self, reports: dict[str, int | None]) -> None:
-        self.reports = reports  # of each process
-        self.users: list[int] = []
-        self.fails: str = ""
-        self.is_gone = False
-        self.released = ""
-        self.machine = None
-
-    def devices(self) -> list[Device]:
-        if self.is_gone:
-            raise PenstockError("no device can be queried", "its driver is gone", "load it")
-        return [Device(0, UUID, "Acme", 64 * GIB, 1 << 28, tflops=None, simulated=False)]
-
-    def observe(self) -> list[Observation]:
-        lacking = NotAvailable("its driver does not report it")
-        return [Observation(blank("gpu", 0, UUID, "Acme", lacking), error_codes=(7,))]
-
-    def release(self, reason: str) -> None:
-        self.released = reason
-
-    def reopen(self) -> None:
-        self.released = ""
-
-    def libraries(self) -> DriverLibraries:
-        return DriverLibraries("", "")
-
-    def environment(self, tag: str) -> dict[str, str]:
-        return {}
-
-    def processes(self, device: Device) -> list[DeviceProcess]:
-        if self.fails:
-            raise DeviceLostError(self.fails, "it fell off", "reset it")
-        now_ns = time.monotonic_ns()
-        known = dict.fromkeys(("peak_memory_bytes", "busy_ns", "busy_permille", "memory_bytes"))
-        fields = {**known, **self.reports, "at_ns": now_ns, "alive": True}
-        return [DeviceProcess(pid=pid, tag=None, **fields) for pid in self.users]
-
-    def look(self, device: Device) -> DeviceLook:
-        return DeviceLook(time.monotonic_ns(), self.processes(device))
+MEMBERS = [name for name in vars(DeviceBackend) if not name.startswith("_")]
 
 
 @pytest.fixture
@@ -80,17 +40,17 @@ def admitted(tmp_path):
     """A backend, and a tenant on its device with one living process."""
     made = []
 
-    def make(**reports: int | None):
-        backend = BareDevices(reports)
+    def make(backend: BareDevices):
         one = admit(
-            State.open(tmp_path), Request(("x",), [GIB], [300], name="t", measured="terminate"),
+            State.open(tmp_path),
+            Request(("x",), [GIB], [300], name="t", devices=(UUID,), measured="terminate"),
             backend,
-        )  # fmt: skip
+        )
         environment = {"PENSTOCK_TENANT_DIR": str(one.tenant.directory)}
         program = subprocess.Popen(["/bin/sleep", "600"], env=environment)
         made.append((one, program))
         backend.users = [program.pid]
-        return backend, one, program
+        return one, program
 
     yield make
     for one, program in made:
@@ -100,7 +60,7 @@ def admitted(tmp_path):
 
 
 def enforced(backend, one, seconds: float = 4.5) -> list[str]:
-    """Names of what enforcement did in so long a time, a look a second."""
+    """The names of the events of enforcement in so long a time, with a look each second."""
     enforcer = Enforcer(backend)
     begun_ns = time.monotonic_ns()
     events = []
@@ -111,19 +71,105 @@ def enforced(backend, one, seconds: float = 4.5) -> list[str]:
     return [event.event for event in events]
 
 
-def test_a_backend_that_fills_the_protocol_has_each_member_with_the_same_parameters():
-    wanted = {name for name in vars(DeviceBackend) if not name.startswith("_")}
-    bare = BareDevices({})
-    assert wanted <= set(dir(bare))
-    for name in wanted:
-        member = inspect.getattr_static(DeviceBackend, name)
-        if not isinstance(member, property):
-            own = list(inspect.signature(getattr(bare, name)).parameters)
-            assert own == list(inspect.signature(member).parameters)[1:], name
+# The fakes against the protocol: they are only worth something if they leave out nothing of it.
+
+
+@pytest.mark.parametrize("kind", [BareDevices, WholeDevices, NvidiaDevices, SimulatedDevices])
+@pytest.mark.parametrize("name", MEMBERS)
+def test_a_backend_has_each_member_of_the_protocol_with_the_same_parameters(kind, name):
+    member = inspect.getattr_static(DeviceBackend, name)
+    own = inspect.getattr_static(kind() if issubclass(kind, BareDevices) else kind, name)
+    if isinstance(member, property):
+        assert not inspect.isfunction(own)
+    else:
+        assert [*inspect.signature(own).parameters] == [*inspect.signature(member).parameters]
+
+
+def optional(kind: type) -> set[str]:
+    """The fields that a backend may leave out, by their types as they are written."""
+    return {
+        name
+        for name, written in kind.__annotations__.items()
+        if re.search(r"\| None\b|\bFigure\[", str(written))
+    }
+
+
+def reported(values: object, kind: type) -> set[str]:
+    """Of the optional fields, those that have a value."""
+    found = {name: getattr(values, name) for name in optional(kind)}
+    return {n for n, one in found.items() if one is not None and not isinstance(one, NotAvailable)}
+
+
+@pytest.mark.parametrize("backend", [BareDevices(), WholeDevices()], ids=["bare", "whole"])
+def test_the_bare_backend_reports_nothing_that_is_optional_and_the_whole_one_all_of_it(backend):
+    is_whole = isinstance(backend, WholeDevices)
+    backend.users = [os.getpid()]
+    device = backend.devices()[-1]
+    (process,) = backend.processes(backend.devices()[0])
+    for values, kind in (
+        (device, Device), (process, DeviceProcess), (backend.observe()[-1].report, DeviceReport),
+    ):  # fmt: skip
+        assert optional(kind)
+        assert reported(values, kind) == (optional(kind) if is_whole else set())
+    libraries = backend.libraries()
+    assert all(Path(one).is_absolute() for one in vars(libraries).values() if one)
+    assert bool(libraries.driver and libraries.management) == is_whole
+    assert bool(backend.environment("t")) == is_whole
+
+
+def test_an_observation_has_no_field_that_the_fakes_leave_at_its_default():
+    backend = WholeDevices()
+    backend.codes = (7,)
+    (first, _) = backend.observe()
+    assert {one.name for one in fields(Observation)} == {"report", "error_codes"}
+    assert (first.report.id, first.error_codes) == (UUID, (7,))
+
+
+def failing(name: str) -> BareDevices:
+    """A backend of which that member fails."""
+    backend = BareDevices()
+    backend.is_gone, backend.lost = name == "devices", {UUID}
+    return backend
+
+
+def test_the_bare_backend_fails_in_every_way_that_the_protocol_allows():
+    raises = {
+        name: re.findall(
+            r"(?:Raises:?\s+`?)(\w+Error)", inspect.getdoc(getattr(DeviceBackend, name))
+        )
+        for name in MEMBERS
+    }
+    allowed = {name: found for name, found in raises.items() if found}
+    assert allowed == {"devices": ["PenstockError"], "processes": ["DeviceLostError"]}
+    device = BareDevices().devices()[0]
+    for name, (error,), arguments in (
+        ("devices", allowed["devices"], ()),
+        ("processes", allowed["processes"], (device,)),
+        ("look", allowed["processes"], (device,)),  # like `processes`
+    ):
+        with pytest.raises(PenstockError) as raised:
+            getattr(failing(name), name)(*arguments)
+        assert type(raised.value).__name__ == error
+    (seen,) = failing("observe").observe()  # never raises for a lost device
+    assert seen.report.health == Health("lost", "it fell off")
+
+
+def test_repeated_looks_at_a_process_that_has_not_changed_return_the_same_objects():
+    backend = WholeDevices()
+    backend.users = [os.getpid()]
+    device = backend.devices()[0]
+    first = backend.look(device)
+    assert backend.look(device).processes is first.processes
+    backend.reports["memory_bytes"] = 2 * GIB
+    assert backend.look(device).processes != first.processes
+
+
+# What the node makes of them.
 
 
 def test_shares_of_a_device_that_reports_hardly_anything_are_granted_and_shown(admitted, tmp_path):
-    backend, one, _ = admitted()
+    backend = BareDevices()
+    one, _ = admitted(backend)
     assert [share.uuid for share in one.tenant.grant().devices] == [UUID]
     (row,) = Reporter(State.open(tmp_path)).rows()
     assert row.tenant == "t"
@@ -131,21 +177,44 @@ def test_shares_of_a_device_that_reports_hardly_anything_are_granted_and_shown(a
         admit(State.open(tmp_path), Request(("x",), [GIB], None, tflops=10.0, name="u"), backend)
 
 
-def test_what_a_device_does_not_report_of_a_process_is_said_and_never_held_against_it(admitted):
-    backend, one, program = admitted()
+def test_tflops_and_partitions_are_granted_where_the_backend_reports_them(tmp_path):
+    request = Request(("x",), [GIB], None, tflops=10.0, name="t", devices=(PART,))
+    one = admit(State.open(tmp_path), request, WholeDevices())
+    os.close(one.lock)
+    (share,) = one.tenant.grant().devices
+    assert (share.uuid, share.cores_permille) == (PART, 200)
+
+
+def test_a_process_whose_figures_are_not_reported_is_undetectable_and_runs_on(admitted):
+    backend = BareDevices()
+    one, program = admitted(backend)
     assert enforced(backend, one) == ["undetectable"]
     assert program.poll() is None
 
 
-def test_memory_beyond_the_quota_is_enforced_where_the_device_reports_it_alone(admitted):
-    backend, one, program = admitted(memory_bytes=2 * GIB)
+def test_a_process_that_uses_nothing_by_all_figures_is_left_alone(admitted):
+    backend = WholeDevices()
+    backend.reports = {"memory_bytes": 0, "peak_memory_bytes": 0}
+    one, program = admitted(backend)
+    assert enforced(backend, one, 2) == []
+    assert program.poll() is None
+
+
+@pytest.mark.parametrize("backend", [BareDevices(), WholeDevices()], ids=["bare", "whole"])
+def test_memory_beyond_the_quota_is_enforced_where_it_is_reported_though_another_device_is_lost(
+    admitted, backend
+):
+    backend.reports["memory_bytes"] = 2 * GIB
+    backend.lost = {PART}
+    one, program = admitted(backend)
     assert "throttle" in enforced(backend, one)
     assert program.poll() in {None, -signal.SIGTERM}
 
 
 def test_a_device_that_falls_off_or_a_driver_that_is_gone_ends_no_tenant(admitted, tmp_path):
-    backend, one, program = admitted(memory_bytes=2 * GIB)
-    backend.fails = "device 0 does not respond"
+    backend = BareDevices({"memory_bytes": 2 * GIB})
+    one, program = admitted(backend)
+    backend.lost = {UUID}
     assert enforced(backend, one, 2) == []
     backend.is_gone = True
     with pytest.raises(PenstockError, match="no device can be queried"):
@@ -153,3 +222,48 @@ def test_a_device_that_falls_off_or_a_driver_that_is_gone_ends_no_tenant(admitte
     assert program.poll() is None
     with pytest.raises(PenstockError, match="no device can be queried"):
         admit(State.open(tmp_path), Request(("x",), [GIB], [300], name="u"), backend)
+
+
+def watched(backend) -> tuple[list[str], Callable[[], list[Device]]]:
+    """An agent's device events, and a poll that returns the usable devices."""
+    events: list[str] = []
+    registry = SimpleNamespace(managed_tenants=list)
+    task = DeviceTask(backend, registry, lambda event, **_: events.append(event))
+    now_ns = [0]
+
+    def look() -> list[Device]:
+        now_ns[0] += POLL_PERIOD_NS
+        assert task(now_ns[0])
+        return task.usable(backend.devices())
+
+    return events, look
+
+
+@pytest.mark.parametrize("backend", [BareDevices(), WholeDevices()], ids=["bare", "whole"])
+def test_released_devices_are_given_to_nobody_until_the_driver_is_opened_again(backend):
+    events, look = watched(backend)
+    usable = look()
+    assert usable == backend.devices()
+    backend.release("to replace the driver")
+    backend.release("to replace the driver")  # may be called again
+    with pytest.raises(PenstockError, match="lost"):
+        look()
+    backend.reopen()
+    assert look() == usable
+    each = len(usable)
+    assert events == ["device-lost"] * each + ["device-recovered"] * each
+
+
+def test_a_device_that_is_lost_or_unhealthy_is_not_used_and_the_other_one_is():
+    backend = WholeDevices()
+    events, look = watched(backend)
+    backend.lost = {UUID}
+    assert [one.uuid for one in look()] == [PART]
+    backend.lost, backend.health, backend.codes = set(), Health("unhealthy", "too hot"), (79,)
+    with pytest.raises(PenstockError, match="unhealthy"):
+        look()
+    backend.health = Health("ok")
+    assert [one.uuid for one in look()] == [UUID, PART]
+    assert sorted(set(events)) == [
+        "device-lost", "device-recovered", "device-unhealthy", "device-xid",
+    ]  # fmt: skip

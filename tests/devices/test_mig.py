@@ -38,7 +38,7 @@ def divided(tmp_path):
         yield machine
 
 
-def test_instances_stand_for_the_device_that_is_divided(divided):
+def test_mig_instances_replace_their_divided_gpu(divided):
     program = subprocess.Popen(
         [sys.executable, "-c", SCRIPT],
         env={**os.environ, **simulator.environment(divided.path)},
@@ -88,7 +88,7 @@ def look(program):
     return dict(json.loads(program.stdout.readline()))
 
 
-def test_an_instance_is_found_by_the_start_of_its_name():
+def test_a_mig_instance_is_found_by_a_prefix_of_its_uuid():
     devices = [
         Device(i, f"MIG-{i}ab", "X MIG 1g.18gb", 1 << 30, 0, None, simulated=False, parent="GPU-0")
         for i in range(2)
@@ -98,6 +98,6 @@ def test_an_instance_is_found_by_the_start_of_its_name():
 
 
 @pytest.mark.parametrize("words", ["1g,7g", "3g,3g,1g", "1g,", "5g", ""])
-def test_sizes_that_do_not_fit_are_refused(divided, words):
+def test_mig_sizes_that_do_not_fit_are_refused(divided, words):
     with pytest.raises(simulator.SpecError):
         simulator.mig_instances(divided.devices()[0], words)

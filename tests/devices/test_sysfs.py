@@ -1,4 +1,4 @@
-"""Devices that the kernel tells of: TPU, BPU, FPGA, and this machine's own processors."""
+"""Devices that the kernel lists: TPU, BPU, FPGA, and this machine's processors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_tpus_are_found_with_the_node_that_programs_open(machine):
     assert "tpu-info" in v5e.busy_permille.fix
 
 
-def test_bpu_cores_tell_their_use(machine):
+def test_bpu_cores_report_their_use(machine):
     for core, ratio in (("bpu0", "37\n"), ("bpu1", "Verlust\n"), ("bpu10", "0")):
         machine.file(f"sys/devices/system/bpu/{core}/ratio", ratio)
         machine.file(f"sys/devices/system/bpu/{core}/power_enable", "0" if core == "bpu10" else "1")
@@ -43,7 +43,7 @@ def test_bpu_cores_tell_their_use(machine):
     assert last.health.state == "unhealthy"
 
 
-def test_fpgas_are_managers_and_cards_each_once(machine):
+def test_fpga_managers_and_cards_are_each_listed_once(machine):
     card = machine.pci("0000:3b:00.0", 0x8086, 0x0B2B, 0x120000, "dfl-pci")
     machine.pci("0000:5e:00.0", 0x10EE, 0x5020, 0x120000, "xocl")
     machine.pci("0000:5f:00.0", 0x10EE, 0x9038, 0x070001)  # a Xilinx chip that is no accelerator
@@ -62,7 +62,7 @@ def test_fpgas_are_managers_and_cards_each_once(machine):
     assert isinstance(xilinx.health, NotAvailable)
 
 
-def test_this_machines_processors_are_as_the_kernel_says():
+def test_this_machines_processors_are_what_the_kernel_reports():
     inventory = CpuInventory()
     (cpu,) = inventory.look().devices
     assert cpu.architecture == platform.machine()

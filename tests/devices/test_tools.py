@@ -1,4 +1,4 @@
-"""Devices that a vendor's tool tells of: what it prints, and all the ways in which it does not."""
+"""Devices that a vendor's tool lists, and the ways in which a tool fails."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def amd_smi(machine, static, metric, names="[]"):
     machine.tool("amd-smi", f'exec /bin/cat {machine.bin}/"$1".json')
 
 
-def test_ascend_chips_are_read_from_the_table_with_n_a_where_it_says_so(machine):
+def test_ascend_chips_are_read_from_the_table_with_n_a_kept(machine):
     machine.prints("npu-smi", NPU_SMI)
     found = AscendInventory(machine.root).look()
     assert found.unavailable is None
@@ -88,7 +88,7 @@ def test_ascend_chips_are_read_from_the_table_with_n_a_where_it_says_so(machine)
     assert "Alarm" in second.health.reason
 
 
-def test_ascend_chips_without_hbm_tell_their_memory(machine):
+def test_ascend_chips_without_hbm_report_their_memory(machine):
     machine.prints("npu-smi", NPU_SMI_310P)
     (chip,) = AscendInventory(machine.root).look().devices
     assert (chip.memory_used_bytes, chip.memory_total_bytes) == (1703 * MIB, 21534 * MIB)
@@ -115,7 +115,7 @@ def test_amd_gpus_are_read_in_the_json_of_either_release(machine, wrapped):
     assert all(one["why"] for one in lacking.values())
 
 
-def test_figures_are_n_a_with_the_reason_when_only_they_cannot_be_had(machine):
+def test_a_figure_that_a_tool_lacks_is_n_a_with_the_reason(machine):
     amd_smi(machine, gpus(STATIC, wrapped=True), "")
     (gpu,) = AmdInventory(machine.root).look().devices
     assert gpu.memory_total_bytes == 294896 * MIB
@@ -127,14 +127,14 @@ def test_figures_are_n_a_with_the_reason_when_only_they_cannot_be_had(machine):
     [
         (None, "npu-smi is not installed"),
         ("echo dcmi module initialize failed. ret is -8005 >&2; exit 1", "ret is -8005"),
-        ("echo '| 0 | ? |'; printf '\\377\\376\\0garbage'", "no table that is known"),
-        ("exit 0", "it begins with 'nothing'"),
+        ("echo '| 0 | ? |'; printf '\\377\\376\\0garbage'", "no known table"),
+        ("exit 0", "its output begins with 'nothing'"),
         ("echo '+-+'; exec /bin/cat /dev/zero", "printed more than 8 MiB"),
-        ("/bin/sleep 60 & exec /bin/sleep 60", "did not answer in time"),
+        ("/bin/sleep 60 & exec /bin/sleep 60", "did not respond in time"),
         ("exec 1>&- 2>&-; exec /bin/sleep 60", "closed its output and did not end"),
     ],
 )
-def test_a_tool_that_fails_is_told_and_its_devices_are_still_listed(machine, script, why):
+def test_a_failing_tool_is_reported_and_its_devices_are_still_listed(machine, script, why):
     machine.pci("0000:81:00.0", 0x19E5, 0xD802, 0x120000, "devdrv_device_driver")
     machine.pci("0000:01:00.0", 0x19E5, 0x1711, 0x030000)  # that vendor's graphics chip
     if script is not None:
@@ -143,13 +143,13 @@ def test_a_tool_that_fails_is_told_and_its_devices_are_still_listed(machine, scr
     found = AscendInventory(machine.root, timeout_s=1.0).look()
     assert time.monotonic() - begun < 20
     assert why in found.unavailable.why
-    if script is None or ("no table" not in why and "nothing" not in why):
+    if script is None or ("no known table" not in why and "nothing" not in why):
         (chip,) = found.devices
         assert chip.id == "0000:81:00.0"
         assert why in chip.memory_total_bytes.why
 
 
-def test_what_a_hung_tool_started_is_ended_with_it(machine):
+def test_processes_that_a_hung_tool_started_are_ended_with_it(machine):
     pids = machine.bin / "pids"
     machine.tool("npu-smi", f"/bin/sleep 61 & echo $$ $! > {pids}; wait")
     assert "in time" in AscendInventory(machine.root, timeout_s=1.0).look().unavailable.why
@@ -168,7 +168,7 @@ def _runs(pid):
         return False
 
 
-def test_a_file_that_may_not_be_run_or_cannot_be_is_told_apart_from_none(machine):
+def test_a_tool_that_cannot_be_run_is_told_apart_from_a_missing_one(machine):
     machine.tool("npu-smi", "exit 0").chmod(0o644)
     assert "may not be run" in ask(["npu-smi"], package="it").why
     file = machine.tool("npu-smi", "exit 0")
@@ -176,13 +176,13 @@ def test_a_file_that_may_not_be_run_or_cannot_be_is_told_apart_from_none(machine
     assert "cannot be run" in ask(["npu-smi"], package="it").why
 
 
-def test_tools_speak_the_c_locale_and_read_nothing(machine):
+def test_tools_run_in_the_c_locale_without_input(machine):
     machine.tool("speak", 'echo "$LC_ALL $LANG"; read line || echo no input')
     assert ask(["speak"], package="it") == "C C\nno input\n"
     assert MOST_BYTES < 1 << 30
 
 
-def test_rows_that_are_torn_are_counted_and_cost_the_others_nothing(machine):
+def test_torn_rows_are_counted_and_the_others_are_read(machine):
     rows = NPU_SMI.splitlines()
     torn = [*rows[:8], rows[9], *rows[11:]]  # the second chip's second row is missing
     machine.prints("npu-smi", "\n".join(torn))
@@ -199,7 +199,7 @@ def test_json_of_no_known_form_is_no_device_and_no_traceback(machine, text):
     assert found.unavailable.why
 
 
-def test_kinds_are_asked_side_by_side(machine):
+def test_all_kinds_of_devices_are_queried_in_parallel(machine):
     for tool in ("npu-smi", "amd-smi"):
         machine.tool(tool, "/bin/sleep 2; exit 1")
     begun = time.monotonic()

@@ -20,7 +20,7 @@ def test_a_programs_xid_leaves_a_device_healthy(xid):
     assert states((0, Signs(xids=[xid])), (1, Signs(xids=[xid], action=""))) == ["ok", "ok"]
 
 
-def test_an_old_driver_tells_a_reset_by_energy_that_begins_anew():
+def test_with_an_old_driver_a_reset_is_recognized_by_an_energy_counter_that_restarts():
     before, more, anew = (Signs(energy_millijoules=e) for e in (500, 600, 7))
     assert states(
         (0, before), (1, Signs(xids=[48], energy_millijoules=550)), (60, more), (3600, more),
@@ -28,18 +28,18 @@ def test_an_old_driver_tells_a_reset_by_energy_that_begins_anew():
     ) == ["ok", "unhealthy", "unhealthy", "unhealthy", "ok", "ok"]  # fmt: skip
 
 
-def test_a_device_that_was_away_has_been_reset():
+def test_a_device_that_was_lost_and_returns_counts_as_reset():
     assert states((0, Signs(xids=[79])), (1, Signs(lost="gone")), (9, Signs())) == [
         "unhealthy", "lost", "ok",
     ]  # fmt: skip
 
 
-def test_a_device_that_comes_back_and_still_asks_for_a_reset_is_not_well():
+def test_a_device_that_returns_and_still_asks_for_a_reset_is_unhealthy():
     looks = (Signs(lost="gone"), Signs(action="a GPU reset"), Signs(action=""))
     assert states(*enumerate(looks)) == ["lost", "unhealthy", "ok"]
 
 
-def test_a_driver_that_asks_for_nothing_is_believed_after_a_while():
+def test_a_driver_that_asks_for_no_reset_is_believed_after_a_while():
     settled = SETTLED_NS / S
     assert states(
         (0, Signs(xids=[94], action="")), (settled / 2, Signs(action="")),
@@ -58,7 +58,7 @@ def test_the_reason_names_the_errors_and_what_the_driver_wants():
     assert "after XID 79" in watch.look(S, Signs(lost="GPU is lost")).reason
 
 
-def test_a_storm_of_errors_is_kept_short():
+def test_the_record_of_a_storm_of_errors_stays_short():
     watch = HealthWatch()
     for second in range(1000):
         health = watch.look(second * S, Signs(xids=range(200, 264)))

@@ -23,7 +23,7 @@ TIMEOUT_S = 120
 
 @dataclass
 class Report:
-    """What the doctor said."""
+    """The doctor's output."""
 
     code: int
     findings: list[dict[str, str]]

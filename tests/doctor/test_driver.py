@@ -25,7 +25,7 @@ def test_without_a_driver_the_doctor_says_so_and_looks_at_the_rest(doctor, tmp_p
     assert "CUDA_ERROR_NO_DEVICE" in report.one("a tenant's first call")["seen"]
 
 
-def test_a_driver_that_lacks_names_is_told_with_their_number(doctor, driver, shim_names):
+def test_a_driver_that_lacks_names_is_reported_with_their_number(doctor, driver, shim_names):
     folder = driver(CERTAINLY_OURS)
     report = doctor(LD_LIBRARY_PATH=str(folder))
     assert str(folder) in report.one("driver")["seen"]
@@ -49,7 +49,7 @@ def test_a_driver_without_a_device_is_a_failure(doctor, driver):
     assert report.code == 1
 
 
-def test_a_real_driver_without_a_device_is_looked_at_through_and_through(doctor, real_libcuda):
+def test_a_real_driver_without_a_device_is_examined_completely(doctor, real_libcuda):
     report = doctor(LD_LIBRARY_PATH=str(real_libcuda.parent))
     assert "CUDA 12.2" in report.one("driver")["seen"]
     assert report.one("names")["status"] == "ok"  # the shim exports all that it exports
@@ -76,7 +76,7 @@ def test_a_wrong_mps_pipe_directory_is_a_warning(doctor, tmp_path):
 
 
 def with_attributes(devices: int, *attributes: int) -> str:
-    """C: so many devices, that have these attributes; others are not known to the driver."""
+    """C source of a driver with so many devices that have exactly these attributes."""
     has = " || ".join(f"a == {one}" for one in (0, *attributes))
     return (
         f"int cuDeviceGetCount(int *n) {{ *n = {devices}; return 0; }}\n"
@@ -119,7 +119,7 @@ def test_a_simulated_driver_tells_whether_programs_are_clients_of_mps(doctor, tm
     assert ("not running" in found["seen"]) != there
 
 
-def test_names_of_a_newer_driver_that_are_kept_back_are_told_beforehand(driver):
+def test_names_of_a_newer_driver_that_the_shim_withholds_are_reported(driver):
     kept_back = ["cuGetProcAddress_v9", "cuMemAlloc_v9", "cuTileAlloc"]
     folder = driver(*kept_back, "cuTileQuery", "cuMemGetMood")
     libraries = DriverLibraries(str(folder / "libcuda.so.1"), "")
@@ -135,13 +135,13 @@ def test_names_of_a_newer_driver_that_are_kept_back_are_told_beforehand(driver):
     assert "may not start in a tenant" in told[0].advice
 
 
-def test_names_that_only_tell_something_are_not_kept_back(driver):
+def test_names_that_only_read_something_are_not_withheld(driver):
     libraries = DriverLibraries(str(driver("cuTileQuery", "cuMemGetMood") / "libcuda.so.1"), "")
     found = look_at_driver(libraries, {}, simulated=False)
     assert [one for one in found if one.check == "names kept back"] == []
 
 
-def test_a_newer_driver_that_programs_bring_along_is_told(driver):
+def test_a_newer_driver_that_programs_bring_along_is_reported(driver):
     machines, newer = driver(init=0, version="535.261.03"), driver(init=0, version="580.95.05")
     libraries = DriverLibraries(str(machines / "libcuda.so.1"), "")
     found = look_at_preload(libraries, [], {"LD_LIBRARY_PATH": str(newer)})
@@ -163,7 +163,7 @@ def test_a_driver_that_is_passed_over_is_a_warning_with_its_reason(driver, tmp_p
     assert "older than this machine's" in told[0].seen
 
 
-def test_nothing_is_said_of_newer_drivers_where_there_are_none(driver):
+def test_newer_drivers_are_not_mentioned_where_there_are_none(driver):
     machines = driver(init=0, version="535.261.03")
     libraries = DriverLibraries(str(machines / "libcuda.so.1"), "")
     found = look_at_preload(libraries, [], {"LD_LIBRARY_PATH": str(machines)})

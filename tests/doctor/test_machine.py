@@ -1,4 +1,4 @@
-"""What holds for any driver: machine, environment, state directory, pages, the program to run."""
+"""Checks that need no particular driver: environment, state directory, pages, the program."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_sanitizer_among_the_preloads_gets_its_own_advice(doctor, compile_c):
 
 
 def test_a_preload_that_takes_the_shims_place_is_a_failure(tmp_path, compile_c):
-    """The library that the loader knows as libcuda.so.1 is another one: somebody was first."""
+    """The loader knows another library as libcuda.so.1, because that was preloaded first."""
     from penstock.devices import DriverLibraries  # noqa: PLC0415
     from penstock.diagnostics import preload  # noqa: PLC0415
 
@@ -121,7 +121,7 @@ def tenant(state) -> Path:
     return folder
 
 
-def test_pages_in_order_are_told_so_even_without_a_supervisor(doctor, tenant):
+def test_intact_pages_are_reported_as_intact_even_without_a_supervisor(doctor, tenant):
     found = doctor().one("tenant t")
     assert found["status"] == "warning"
     assert "neither a penstock run nor an agent supervises it" in found["seen"]
@@ -142,7 +142,7 @@ def test_a_page_of_another_version_is_a_failure_that_names_both(doctor, tenant, 
         stream.write(struct.pack("<I", 1))
     found = doctor().one("tenant t")
     assert found["status"] == "failure"
-    assert "version 1; this release reads version 2" in found["seen"]
+    assert "version 1; this release reads version 3 and the one before" in found["seen"]
     assert "the release that wrote it" in found["advice"]
 
 
@@ -223,7 +223,7 @@ def test_a_program_that_is_not_there_is_a_failure(doctor):
     assert "not found" in doctor("--", "no-such-program").one("program")["seen"]
 
 
-def test_a_shell_inside_a_tenant_is_told(doctor, tmp_path):
+def test_a_shell_inside_a_tenant_is_reported(doctor, tmp_path):
     found = doctor("--simulate", "h200", PENSTOCK_TENANT_DIR=str(tmp_path)).one("this shell")
     assert found["status"] == "warning"
 

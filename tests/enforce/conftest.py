@@ -32,7 +32,7 @@ from penstock_shim.pages import (
     read_usage,
 )
 
-PROGRAM = Path(__file__).with_name("program.py")
+PROGRAM = Path(__file__).with_name("support") / "gpu_program.py"
 KERNELS = "*spin=param0"
 TICK_S = 0.1
 
@@ -228,3 +228,16 @@ def is_running(pid: int) -> bool:
 
 def expect(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdout.readline() == f"{line}\n"
+
+
+@pytest.fixture
+def started():
+    """Processes to be ended with the test."""
+    programs: list[subprocess.Popen] = []
+    yield programs
+    for program in programs:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        program.wait()
+        if program.stdout:
+            program.stdout.close()

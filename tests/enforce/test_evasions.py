@@ -238,7 +238,7 @@ def test_an_order_to_suspend_holds_for_what_goes_round_the_shim_whatever_the_pol
     node.change(guest, suspended=True)
     node.watch(lambda: [state_of(one.pid) for one in (stranger, forged)] == ["T", "T"])
     reasons = [e["reason"] for e in guest.events("suspend") if e["kind"] == "suspended"]
-    assert "went on using the device" in reasons[0]
+    assert "still used the device" in reasons[0]
     busy_ns = node.busy_ns(forged.pid)
     os.kill(forged.pid, signal.SIGCONT)  # as its owner may
     node.watch(lambda: state_of(forged.pid) == "T")

@@ -12,7 +12,7 @@ from penstock.node.enforcement.ladder import (
     CLEAR_NS,
     FORGET_ROUNDS_NS,
     KILL_AFTER_NS,
-    LONGEST_LOOK_NS,
+    LONGEST_GAP_NS,
     PAST_SHIM,
     ROUNDS,
     Judgement,
@@ -173,7 +173,7 @@ def test_nothing_is_ended_before_its_grace_and_nothing_without_a_reason(looks, o
     for passed_ns, kinds, is_killed in looks:
         now_ns += passed_ns
         for kind in kinds & found_before:
-            found_ns[kind] += 0 if fresh else min(passed_ns, LONGEST_LOOK_NS)
+            found_ns[kind] += 0 if fresh else min(passed_ns, LONGEST_GAP_NS)
         orders = ladder.advance(now_ns, [judged(k, ONE, TWO) for k in sorted(kinds)], on_exceed)
         # Never beyond what the policy allows, never before the grace was seen to pass.
         assert orders.step <= Step[on_exceed.measured.upper()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.node.enforcement.measure import BusyTime, Onlooker, User
+from penstock.node.enforcement.measure import BusyTime, DevicePoller, User
 from penstock.node.enforcement.members import Members
 from penstock.node.enforcement.process import Process
 
@@ -24,7 +24,7 @@ def test_who_rests_is_known_like_one_who_was_looked_at(looks):
         users = [User(PROCESS, 0, busy_ns, None)]
         looked.add(at_ns, users, {}, 300)
         if rested.samples and gained_ns == 0:
-            rested.rest(at_ns, 300)
+            rested.add_unchanged(at_ns, 300)
         else:
             rested.add(at_ns, users, {}, 300)
         assert rested.window() == looked.window()
@@ -43,12 +43,12 @@ def test_only_what_is_new_on_a_device_is_put_together_anew(node):
     still, other = node.tenant("still"), node.tenant("other")
     holds(still, 100)
     members = Members()
-    onlooker = Onlooker(node.source, members)
+    poller = DevicePoller(node.source, members)
     uuid = node.device.uuid
 
     def look():
         members.scan(0, [still.subject, other.subject])
-        return onlooker.look()[uuid]
+        return poller.poll()[uuid]
 
     first = look()
     users = first.users["still"]

@@ -29,7 +29,7 @@ def test_memory_over_quota_is_terminated_after_its_grace_and_one_within_runs_on(
     process = guest.program("context", "copy", copy, "alloc", 3000)
     first = node.watch(lambda: guest.events("throttle"))[0]
     assert first["kind"] == "memory"
-    assert "its quota is 2Gi" in first["reason"]
+    assert "whose quota is 2Gi" in first["reason"]
     node.watch(lambda: process.poll() is not None)
     assert process.returncode == -15
     (event,) = guest.events("terminate")
@@ -47,7 +47,7 @@ def test_cores_over_quota_are_terminated_after_their_grace_and_one_within_runs_o
     process = guest.program("context", "copy", copy, "load", 1000)
     first = node.watch(lambda: guest.events("throttle"))[0]
     assert first["kind"] == "cores"
-    assert "10 were allowed" in first["reason"]
+    assert "10 percent were allowed" in first["reason"]
     assert guest.limits.devices[0].cores_permille < 100
     node.watch(lambda: process.poll() is not None)
     assert process.returncode == -15

@@ -49,7 +49,7 @@ class Copy:
         )  # fmt: skip
 
     def test(self, tests: list[str], timeout_s: float = TESTS_S) -> tuple[int, str]:
-        """(pytest's exit code, its last words) with what is installed from the copy."""
+        """(pytest's exit code, its last message), with the packages installed from the copy."""
         command = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no")
         with subprocess.Popen(
             [*command, *tests],
@@ -65,7 +65,7 @@ class Copy:
         return running.returncode, (lines or said.splitlines() or ["it said nothing"])[-1]
 
     def end_leftovers(self) -> None:
-        """What a fault kept from ending: told by the copy's folder in its environment."""
+        """Ends processes that a fault left running; their environment names the copy's folder."""
         mark = f"PYTHONPATH={self._site}".encode()
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -74,7 +74,7 @@ class Copy:
 
 
 def try_out(copy: Copy, fault: Fault) -> tuple[bool | None, str]:
-    """(caught, by what); None: the fault does not build, or its tests do not run."""
+    """(caught, the last message); None: the fault does not build, or its tests do not run."""
     file = copy.tree / fault.file
     before = file.read_text()
     file.write_text(fault.text_with(before))

@@ -33,7 +33,7 @@ def test_each_part_has_faults_and_twenty_need_no_cluster():
     assert sum(not fault.on_a_cluster for fault in FAULTS) >= 20
 
 
-def test_the_list_in_the_readme_is_this_one():
+def test_the_table_in_the_readme_lists_these_faults():
     text = (ROOT / "tests/README.md").read_text()
     listed = re.findall(r"^\| `(\S+)` \| (\w+) \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
     assert listed == [

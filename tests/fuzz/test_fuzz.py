@@ -6,7 +6,7 @@ Each target runs its committed corpus and then for a moment on its own; `make fu
 from __future__ import annotations
 
 import pytest
-from tests.fuzz import clang, fuzzing
+from tests.fuzz.support import clang, fuzzing
 
 SECONDS_EACH = 1
 
@@ -20,7 +20,7 @@ def targets():
 
 
 @pytest.mark.parametrize("target", fuzzing.TARGETS)
-def test_no_input_makes_it_crash_hang_or_break_its_promise(targets, tmp_path, target):
+def test_no_input_makes_a_target_crash_hang_or_break_its_property(targets, tmp_path, target):
     assert any((fuzzing.CORPUS / target).iterdir())
     said = fuzzing.run(target, f"-max_total_time={SECONDS_EACH}", corpus=tmp_path)
     assert "DONE" in said

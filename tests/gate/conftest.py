@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +14,6 @@ from penstock_shim import paths
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-sys.path.append(
-    str(Path(__file__).parent)
-)  # tests are imported by file: helpers beside them need this
 HERE = Path(__file__).parent / "programs"
 SHARED = Path(__file__).parents[1] / "sim" / "programs"
 

@@ -28,7 +28,7 @@ def admit(gate: Any, permille: int, now: int, in_flight: int = 0) -> tuple[bool,
 
 
 def ask(gate: Any, permille: int, **said: int | bool) -> tuple[bool, int]:
-    """The same for a launch of which all that is in `said`."""
+    """The same for a launch that is all of `said`."""
     wait = ffi.new("uint64_t *")
     launch = ffi.new("penstock_gate_launch *", said)
     return bool(lib.penstock_gate_admit(gate, permille, launch, wait)), int(wait[0])
@@ -102,7 +102,7 @@ def test_a_first_launch_goes_and_marks_the_origin(gate: Any) -> None:
     assert gate.origin_ns == START
 
 
-def test_debt_closes_the_gate_until_a_full_burst_is_there(gate: Any) -> None:
+def test_an_overdraft_closes_the_gate_until_a_full_burst_is_there(gate: Any) -> None:
     burst = int(lib.penstock_gate_burst_ns(500))
     assert admit(gate, 500, START)[0]
     spare = int(lib.penstock_gate_credit_ns(gate, 500, START, 0))
@@ -169,7 +169,7 @@ def test_charges_are_paid_back_at_exactly_the_share(gate: Any, permille: int) ->
     assert credit == pytest.approx(owed, abs=2000 * permille / 1000 + 2)
 
 
-def test_a_changed_share_turns_no_debt_into_a_flood(gate: Any) -> None:
+def test_a_changed_share_turns_no_overdraft_into_a_flood(gate: Any) -> None:
     admit(gate, 700, START)
     lib.penstock_gate_charge(gate, 700, 40 * MS)
     assert int(lib.penstock_gate_credit_ns(gate, 700, START, 0)) < 0
@@ -178,16 +178,18 @@ def test_a_changed_share_turns_no_debt_into_a_flood(gate: Any) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(10, 600), (600, 10), (300, 301)])
-def test_a_debt_is_device_time_whatever_the_share_becomes(
+def test_an_overdraft_is_device_time_whatever_the_share_becomes(
     gate: Any, before: int, after: int
 ) -> None:
     admit(gate, before, START)
     lib.penstock_gate_charge(gate, before, 100 * MS)
     admit(gate, before, START)
-    debt = int(lib.penstock_gate_credit_ns(gate, before, START, 0))
-    assert debt < 0
+    overdraft = int(lib.penstock_gate_credit_ns(gate, before, START, 0))
+    assert overdraft < 0
     admit(gate, after, START)
-    assert int(lib.penstock_gate_credit_ns(gate, after, START, 0)) == pytest.approx(debt, rel=1e-3)
+    assert int(lib.penstock_gate_credit_ns(gate, after, START, 0)) == pytest.approx(
+        overdraft, rel=1e-3
+    )
 
 
 pieces = st.lists(
@@ -196,7 +198,7 @@ pieces = st.lists(
 
 
 @given(pieces=pieces, least=st.integers(0, 1000))
-def test_charges_by_experience_stay_within_what_was_covered(
+def test_charges_by_learned_costs_stay_within_the_time_that_was_covered(
     pieces: list[tuple[int, int]], least: int
 ) -> None:
     gate = ffi.new("penstock_gate_device *")
@@ -210,13 +212,15 @@ def test_charges_by_experience_stay_within_what_was_covered(
     assert gate.spent_ns == charged
 
 
-def test_what_experience_takes_for_too_short_is_charged_by_what_it_covered(gate: Any) -> None:
+def test_work_that_learned_costs_call_too_short_is_charged_by_the_time_it_covered(
+    gate: Any,
+) -> None:
     for _ in range(100):
         lib.penstock_gate_charge_within(gate, 500, 10 * MS, 1 * MS, 900)
     assert gate.spent_ns == pytest.approx(900 * MS, abs=11 * MS)
 
 
-def test_what_experience_takes_for_too_long_is_charged_by_what_it_covered(gate: Any) -> None:
+def test_work_that_learned_costs_call_too_long_is_charged_by_the_time_it_covered(gate: Any) -> None:
     for _ in range(100):
         lib.penstock_gate_charge_within(gate, 500, 1 * MS, 10 * MS, 900)
     assert gate.spent_ns == pytest.approx(100 * MS, abs=11 * MS)

@@ -1,4 +1,4 @@
-"""What is charged is the time that the device was busy: by the device's own record, real time.
+"""The charge is the time that the device was busy by its own record, in real time.
 
 Bounds are several times the usual error; each case here was once wrong by more than its bound.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timed
 
-PROGRAM = str(Path(__file__).with_name("charging.py"))
+PROGRAM = str(Path(__file__).with_name("support") / "charging.py")
 WATCHED_S = 2.0
 LONG_S = 120  # programs are ended with the stage
 SLOW_TO_SETTLE = {
@@ -121,7 +121,7 @@ def test_work_that_is_hard_to_measure_gets_its_quota(
 
 
 def test_launches_on_a_stream_that_no_event_tells_of_get_their_quota(stage: Stage) -> None:
-    """Before, 1.3 to 1.7 times what they used: each late answer made the next one later."""
+    """Once, the charge was 1.3 to 1.7 times the use: each late answer made the next one later."""
     tenant = stage.tenant("tenant", 25)
     program = "legacy_launches_beside_another_threads_blocking_stream"
     stage.start(tenant, [PROGRAM, program], program=sys.executable)
@@ -135,9 +135,9 @@ def test_launches_on_a_stream_that_no_event_tells_of_get_their_quota(stage: Stag
 def test_idle_time_before_or_behind_a_launch_is_not_charged(
     stage: Stage, program: str, processes: int
 ) -> None:
-    """Before, 1 ms behind a pause was charged all of it: 3 to 4 times what the program used.
+    """Once, the pause before a launch of 1 ms was charged too: 3 to 4 times the program's use.
 
-    Two processes were charged 0.5 to 3 times: what hand-overs take was learned far too short.
+    Two processes were charged 0.5 to 3 times their use: hand-overs were learned far too short.
     """
     tenant = stage.tenant("tenant", 60)
     for _ in range(processes):
@@ -153,7 +153,7 @@ def test_idle_time_before_or_behind_a_launch_is_not_charged(
 def test_short_launches_that_are_waited_for_are_charged_what_they_take(
     stage: Stage, kernel_us: float, quota: float, at_least: float | None
 ) -> None:
-    """Of 20 us and the wait behind it a busy machine makes half of what it is at rest."""
+    """A busy machine makes only half as many rounds of 20 us and a wait as one at rest."""
     tenant = stage.tenant("tenant", quota)
     stage.start(tenant, Workload(kernel_us, sync_every=1).arguments(LONG_S))
     check(stage, tenant, quota, at_most=1.5, at_least=at_least)
@@ -163,16 +163,18 @@ def test_short_launches_that_are_waited_for_are_charged_what_they_take(
 def test_kernels_that_end_before_the_wait_for_them_begins_are_charged(
     stage: Stage, kernel_us: float
 ) -> None:
-    """Before, 2 us were charged as a fifth of that, and had 6 to 28 % under a quota of 2."""
+    """Once, 2 us were charged as a fifth of that, and used 6 to 28 % under a quota of 2."""
     tenant = stage.tenant("tenant", 2)
     stage.start(tenant, Workload(kernel_us, sync_every=1).arguments(LONG_S))
     check(stage, tenant, 2, at_most=1.5)
 
 
-def test_kernels_of_a_second_that_nobody_waits_for_get_no_debt_each(stage: Stage) -> None:
-    """Before, under 5 to 60, each went before the one on the device ended: all of it for good.
+def test_kernels_of_a_second_that_nobody_waits_for_cause_no_overdraft_each(
+    stage: Stage,
+) -> None:
+    """Once, under 5 to 60 %, each launch went before the last one ended: it used the whole device.
 
-    Under 80, where they are paid back soonest, they came in bursts.
+    Under 80 %, where an overdraft is earned back soonest, they came in bursts.
     """
     tenant = stage.tenant("tenant", 80)
     stage.start(tenant, Workload(1_000_000).arguments(LONG_S))
@@ -195,7 +197,7 @@ def test_processes_that_launch_and_wait_do_not_pay_for_their_context_switches(
 def test_processes_whose_kernels_differ_in_length_get_no_more_than_their_quota(
     stage: Stage,
 ) -> None:
-    """Before, 73 to 74: the lesser of what was measured and the mean is less than the mean."""
+    """Once, 73 to 74: the smaller of measurement and mean is less than the mean on average."""
     tenant = stage.tenant("tenant", 70)
     for _ in range(2):
         stage.start(tenant, Workload(2000, jitter_percent=20).arguments(LONG_S))
@@ -211,7 +213,7 @@ def test_processes_whose_kernels_differ_in_length_get_no_more_than_their_quota(
     ["rare_long_launches_that_nobody_waits_for", "rare_long_launches_right_behind_a_wait"],
 )
 def test_rare_long_launches_are_learned_in_seconds(stage: Stage, program: str) -> None:
-    """Before, they had 90 % of the device for four to fifteen seconds, behind a wait for ever."""
+    """Once, they used 90 % of the device for four to fifteen seconds; behind a wait, for ever."""
     tenant = stage.tenant("tenant", 25)
     stage.start(tenant, [PROGRAM, program], program=sys.executable)
     # Each is charged at once when it is over: one more or less in what is watched.
@@ -223,7 +225,7 @@ def test_rare_long_launches_are_learned_in_seconds(stage: Stage, program: str) -
 def test_launches_longer_than_the_gates_patience_do_not_pile_up(
     stage: Stage, processes: int, at_most_ms: int
 ) -> None:
-    """Nobody can know the first ones; each further one let through costs a fifth of a second.
+    """The first launches are unknown; each further one that passes costs a fifth of a second.
 
     Of several processes that begin at once none sees an end before all do, and each waits.
     """
@@ -243,7 +245,7 @@ def test_launches_longer_than_the_gates_patience_do_not_pile_up(
 
 
 def test_processes_that_end_behind_their_work_are_charged_for_it(stage: Stage) -> None:
-    """At most until the next one comes and finds them dead. Beginning takes them half the time."""
+    """The next process finds them dead and has them charged. Starting takes half of their time."""
     tenant = stage.tenant("tenant", 30)
     stage.start(tenant, [PROGRAM, "processes_that_end_behind_their_work"], program=sys.executable)
     check(stage, tenant, 30, settle_s=1.0, at_most=2, at_least=8)
@@ -266,9 +268,9 @@ def test_a_long_kernel_is_charged_while_it_runs_and_blocks_nobody_for_good(stage
 
 
 def test_long_launches_under_a_key_known_as_short_are_charged(stage: Stage) -> None:
-    """One wait a minute may pass for a hold-up of the host; not one after the other.
+    """One wait a minute may count as a delay by the host; not one after the other.
 
-    Nobody holds the program to a quota of 55 or more: it waits 0.3 s for each 0.15 s.
+    The program cannot use a quota of 55 % or more: it waits 0.3 s for each 0.15 s.
     """
     tenant = stage.tenant("tenant", 30)
     program = "a_long_launch_now_and_then_under_a_short_key"
@@ -300,7 +302,7 @@ def test_launches_that_block_get_their_quota(
 
 
 def test_a_cost_that_was_learned_too_high_is_unlearned(stage: Stage) -> None:
-    """Else each launch waits for the one before it; such calls leave samples no budget."""
+    """Otherwise each launch waits for the one before it, and no time is left to sample."""
     tenant = stage.tenant("tenant", 60)
     program = [PROGRAM, "short_launches_behind_a_long_one_under_one_key"]
     stage.start(tenant, program, program=sys.executable)

@@ -21,7 +21,7 @@ STEPS = 60
 
 @dataclass(frozen=True)
 class Job:
-    """What became of a run."""
+    """The outcome of a run."""
 
     steps_s: list[float]
     used_s: list[float]
@@ -50,7 +50,7 @@ def play(
 
 
 def check(job: Job, native: Job, quota: float) -> None:
-    """As fast as the quota lets it be, within a third; and no faster, but for a burst at first."""
+    """The job is as fast as its quota allows, within a third, and no faster after a burst."""
     share = quota / 100
     assert len(job.steps_s) == len(native.steps_s)
     assert job.seconds <= native.seconds / share * 1.33 + 0.5
@@ -83,7 +83,7 @@ def test_ranks_that_meet_in_every_step_get_their_share(
 def test_streams_of_one_thread_run_side_by_side_under_a_quota_as_without(
     program: Callable[[str], str], quota: float
 ) -> None:
-    """Before, the gate let a part of a step through at a time, so one stream ran after the other.
+    """Once, the gate let a part of a step through at a time, so one stream ran after the other.
 
     Steps had 44 to 58 % of the quota's share of full speed.
     """
@@ -102,7 +102,7 @@ def test_streams_of_one_thread_run_side_by_side_under_a_quota_as_without(
 def test_ranks_go_on_at_their_share_when_one_was_held_up(
     program: Callable[[str], str], ranks: int, how: str, hold_ms: int
 ) -> None:
-    """What the others' kernels spun meanwhile is paid for once, by all together."""
+    """The time that the other kernels spin meanwhile is charged once, to all together."""
     native = play(program("collective"), ranks, how, None)
     job = play(program("collective"), ranks, how, 50, 1, 20, hold_ms)
     check(Job(job.steps_s[25:], []), Job(native.steps_s[25:], []), 50)

@@ -1,4 +1,4 @@
-"""Learned costs: what a launch of a kind takes, told apart from what others' time adds."""
+"""Learned costs: the time of a launch of a kind, without the time that other tenants add."""
 
 from __future__ import annotations
 
@@ -52,17 +52,19 @@ def test_others_time_slices_inside_a_bracket_do_not_count(cost: Any) -> None:
     assert value(cost) == pytest.approx(200 * US, rel=0.03)
 
 
-def test_a_kind_first_met_in_a_crowd_is_corrected_by_its_first_quiet_brackets(cost: Any) -> None:
+def test_a_kind_first_met_when_contended_is_corrected_by_its_first_undisturbed_windows(
+    cost: Any,
+) -> None:
     learn(cost, 30 * MS, 5, MS, disturbed=True)
     learn(cost, 1 * MS, 5, 2 * MS, disturbed=True)
     assert learn(cost, 1 * MS, 5, 3 * MS, disturbed=True)
     assert value(cost) == 200 * US
 
 
-def test_a_kind_that_grew_is_found_out_within_two_windows_even_in_a_crowd(cost: Any) -> None:
+def test_a_kind_that_grew_is_found_out_within_two_periods_even_when_contended(cost: Any) -> None:
     for step in range(100):
         learn(cost, 1 * MS, 5, step * MS, disturbed=True)
-    windows_ms = 2 * int(lib.PENSTOCK_COST_WINDOW_NS) // MS
+    windows_ms = 2 * int(lib.PENSTOCK_COST_PERIOD_NS) // MS
     for step in range(100, 600 + windows_ms, 5):
         learn(cost, 5 * MS, 5, step * MS, disturbed=True)
     assert value(cost) == pytest.approx(1 * MS, rel=0.05)
@@ -76,8 +78,8 @@ def test_one_sample_far_too_short_rules_nothing_out(cost: Any) -> None:
     assert value(cost) == pytest.approx(200 * US, rel=0.01)
 
 
-def test_long_launches_in_a_crowd_are_learned_from_the_second_shortest(cost: Any) -> None:
-    """Of 20 ms each, beside three tenants with such, as one run measured them from its start on."""
+def test_long_launches_when_contended_are_learned_from_the_second_shortest(cost: Any) -> None:
+    """Samples of a real run: launches of 20 ms beside three tenants with the same."""
     measured_ms = (81.2, 82.1, 81.5, 64.6, 39.9, 28.6, 19.6, 45.7, 30.2, 19.9, 53.4, 43.6, 28.2)
     learn(cost, 81 * MS, 1, 1 * MS, disturbed=True)
     learn(cost, 1 * MS, 1, 2 * MS, disturbed=True)  # an error of measurement keeps nothing out
@@ -104,7 +106,7 @@ def test_launches_count_as_even_only_while_undisturbed_samples_say_so(cost: Any)
     for step in range(50, 100):
         learn(cost, 200 * US * rng.uniform(0.95, 1.05), 1, step * MS)
     assert lib.penstock_cost_is_even(cost, 100 * MS)
-    assert not lib.penstock_cost_is_even(cost, 100 * MS + int(lib.PENSTOCK_COST_QUIET_NS))
+    assert not lib.penstock_cost_is_even(cost, 100 * MS + int(lib.PENSTOCK_COST_UNDISTURBED_NS))
     for step in range(100, 200):
         learn(cost, 200 * US * rng.uniform(0.1, 1.9), 1, step * MS)
     assert not lib.penstock_cost_is_even(cost, 200 * MS)
@@ -123,7 +125,7 @@ def test_a_handful_of_uneven_launches_never_passes_for_even_ones() -> None:
 
 
 def test_the_first_undisturbed_sample_replaces_what_disturbed_ones_taught(cost: Any) -> None:
-    """Else the spread is told from a wrong mean for seconds: 12 % under a quota of 30."""
+    """Otherwise the spread is computed from a wrong mean for seconds: 12 % under a quota of 30."""
     rng = random.Random(5)  # noqa: S311 - a repeatable sequence is the point
     for step in range(100):
         learn(cost, 66 * US * rng.uniform(0.97, 1.03), 1, step * MS, disturbed=True)
@@ -134,7 +136,7 @@ def test_the_first_undisturbed_sample_replaces_what_disturbed_ones_taught(cost: 
 
 
 def test_samples_taken_just_before_others_were_noticed_are_taken_back(cost: Any) -> None:
-    """Else a launch is charged at three times its length for as long as others stay."""
+    """Otherwise a launch is charged at three times its length for as long as others stay."""
     for step in range(2000):
         learn(cost, 500 * US, 1, step * MS)
     for step in range(2000, 2100):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import TYPE_CHECKING
 
 import pytest
-from programs import cases, output_of
+from tests.gate.support.programs import cases, output_of
 
-from penstock.bench.stage import Stage, windows
+from penstock.bench.stage import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,15 +45,3 @@ def test_nothing_stays_in_flight_of_contexts_that_come_and_go(
         assert child.stdout.readline() == "idle\n"
         assert [slot.estimate_ns[0] for slot in tenant.usage.snapshot().slots] == [0]
         output_of(child)
-
-
-@pytest.mark.timed
-def test_releases_that_are_not_the_last_leave_the_quota_as_it_is(
-    program: Callable[[str], str],
-) -> None:
-    with Stage("h200") as stage:
-        stage.start(stage.tenant("tenant", 40), [ENDLESS], program=program("held"))
-        stage.wait_until_busy(["tenant"])
-        stage.watch(0.5)
-        percents = [window.percent for window in windows(stage.watch(2.2), "tenant")]
-        assert abs(statistics.fmean(percents) - 40) <= 3

@@ -1,8 +1,8 @@
-"""What the host kept a program from doing is not charged as the device's work.
+"""Time that the host takes from a program is not charged as the device's work.
 
 A container reaches its limit of processor time, a neighbour takes the processor, an administrator
-stops a job and lets it go on: the device has nothing to do meanwhile. What is charged is compared
-with the device's own record.
+stops a job and continues it: the device has nothing to do meanwhile. The charge is compared with
+the device's own record.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timed
 
-PROGRAM = str(Path(__file__).with_name("charging.py"))
+PROGRAM = str(Path(__file__).with_name("support") / "charging.py")
 MS = 1_000_000
 HELD_S = 0.5
 AROUND_MS = 100  # of the work that lies at the two ends of what is compared
@@ -45,7 +45,7 @@ def stage() -> Iterator[Stage]:
 
 @dataclass
 class Account:
-    """What was charged to a tenant, and what the device did for it, since the last question."""
+    """The charge of a tenant and the device's own figure since the last call."""
 
     stage: Stage
     tenant: StageTenant
@@ -67,7 +67,7 @@ class Account:
 def started(
     stage: Stage, quota: float, words: list[str] | str
 ) -> tuple[Account, subprocess.Popen[str]]:
-    """A tenant that has settled in, and what it was charged from here on.
+    """A tenant that has settled in, and its account from now on.
 
     `words` are the launcher's, or name one of the programs in charging.py.
     """
@@ -146,7 +146,7 @@ def test_a_program_that_is_stopped_while_it_launches_loses_nothing_of_what_it_kn
 
 @contextlib.contextmanager
 def short_of_processors(child: subprocess.Popen[str]) -> Iterator[None]:
-    """Two others want the one processor that is left to it all the time."""
+    """Two other programs compete all the time for the one processor that the program may use."""
     processor = max(os.sched_getaffinity(0))
     for task in Path(f"/proc/{child.pid}/task").iterdir():
         os.sched_setaffinity(int(task.name), {processor})

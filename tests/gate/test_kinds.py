@@ -1,4 +1,4 @@
-"""What is known of launches is kept in tables of a fixed size, and forgotten only where it must be.
+"""Learned costs are kept in tables of a fixed size and forgotten only where they must be.
 
 What the gate expects of a launch stands in the usage page while the launch is out.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from programs import output_of
+from tests.gate.support.programs import output_of
 
 from penstock.bench.stage import Stage
 
@@ -22,7 +22,7 @@ LONG_NS = 150_000_000  # what the kernel takes that is looked at; all others tak
 
 
 def expected_ns(tenant: StageTenant, child: subprocess.Popen[str]) -> int:
-    """What the gate thinks that the launch which is out takes."""
+    """The time that the gate expects of the launch in flight."""
     assert child.stdout
     assert child.stdin
     assert child.stdout.readline() == "launched\n"
@@ -41,7 +41,7 @@ def expected_ns(tenant: StageTenant, child: subprocess.Popen[str]) -> int:
         "kernels_that_nobody_launches_are_listed",
     ],
 )
-def test_what_was_learned_of_a_function_stays(program: Callable[[str], str], case: str) -> None:
+def test_costs_learned_of_a_function_stay(program: Callable[[str], str], case: str) -> None:
     with Stage("h200") as stage:
         tenant = stage.tenant("tenant", 100)
         child = stage.start(tenant, [case], program=program("kinds"))
@@ -50,7 +50,7 @@ def test_what_was_learned_of_a_function_stays(program: Callable[[str], str], cas
         output_of(child)
 
 
-def test_what_was_learned_of_an_unloaded_module_goes(program: Callable[[str], str]) -> None:
+def test_costs_learned_of_an_unloaded_module_are_forgotten(program: Callable[[str], str]) -> None:
     case = "a_module_is_loaded_where_a_long_kernel_was_unloaded"
     with Stage("h200") as stage:
         tenant = stage.tenant("tenant", 100)
@@ -59,10 +59,10 @@ def test_what_was_learned_of_an_unloaded_module_goes(program: Callable[[str], st
         output_of(child)
 
 
-def test_shapes_without_number_take_no_more_memory_and_others_are_learned_again(
+def test_ever_new_shapes_take_no_more_memory_and_forgotten_kinds_are_learned_again(
     program: Callable[[str], str],
 ) -> None:
-    """Before, 176 bytes each for ever: 34 MiB."""
+    """Once, each took 176 bytes for ever: 34 MiB."""
     with Stage("h200") as stage:
         tenant = stage.tenant("tenant", 100)
         child = stage.start(tenant, ["two_hundred_thousand_shapes"], program=program("kinds"))

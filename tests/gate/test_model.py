@@ -27,7 +27,7 @@ POLL_NS = 2 * MS
 
 @dataclass
 class Process:
-    """A program at the gate: what it has out, and what it expects that to take."""
+    """A program at the gate: its launches in flight, and the time that it expects of them."""
 
     estimate_ns: int = 0
     out: deque[tuple[int, int]] = field(default_factory=deque)
@@ -45,19 +45,19 @@ class Model:
 
     def __post_init__(self) -> None:
         self.gate: Any = ffi.new("penstock_gate_device *")
-        self.crowd = [Process() for _ in range(self.processes)]
+        self.running = [Process() for _ in range(self.processes)]
         self.queue = [(START, index) for index in range(self.processes)]
         self.free_ns = START
         self.busy: list[tuple[int, int]] = []
 
     def run(self, until_ns: int) -> None:
-        """Let everything happen that happens before `until_ns`."""
+        """Simulates all events before `until_ns`."""
         wait = ffi.new("uint64_t *")
         while self.queue[0][0] < until_ns:
             now, index = heapq.heappop(self.queue)
-            process = self.crowd[index]
+            process = self.running[index]
             self._settle(process, now)
-            in_flight = sum(each.estimate_ns for each in self.crowd)
+            in_flight = sum(each.estimate_ns for each in self.running)
             launch = ffi.new("penstock_gate_launch *", {"now_ns": now, "in_flight_ns": in_flight})
             if lib.penstock_gate_admit(self.gate, self.permille, launch, wait):
                 end = self._launch(process, now)

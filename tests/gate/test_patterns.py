@@ -12,7 +12,7 @@ from penstock.bench.stage import Stage, windows
 
 pytestmark = pytest.mark.timed
 
-PROGRAM = str(Path(__file__).with_name("patterns.py"))
+PROGRAM = str(Path(__file__).with_name("support") / "patterns.py")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from programs import output_of
+from tests.gate.support.programs import output_of
 
 from penstock.bench.stage import Stage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from programs import output_of
+from tests.gate.support.programs import output_of
 
 from penstock.bench.stage import Stage
 
@@ -32,7 +32,7 @@ def test_nothing_stays_in_flight_of_refused_launches(
         output_of(child)
 
 
-def test_a_launch_on_a_stream_that_the_driver_does_not_tell_of_is_refused(
+def test_a_launch_on_a_stream_that_the_driver_does_not_know_is_refused(
     program: Callable[[str], str],
 ) -> None:
     with Stage("h200") as stage:
@@ -50,6 +50,6 @@ def test_a_launch_on_a_stream_that_the_driver_does_not_tell_of_is_refused(
         output_of(child)
 
 
-def test_what_is_no_stream_gets_the_drivers_own_error(program: Callable[[str], str]) -> None:
+def test_an_invalid_stream_gets_the_drivers_own_error(program: Callable[[str], str]) -> None:
     with Stage("h200") as stage:
         output_of(stage.start(stage.tenant("tenant", 50), [NONE], program=program("refused")))

@@ -6,7 +6,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 import pytest
-from programs import cases, output_of
+from tests.gate.support.programs import cases, output_of
 
 from penstock.bench.stage import Stage, windows
 
@@ -58,7 +58,7 @@ def test_copies_and_host_functions_have_counters_of_their_own(
 
 
 def test_dependent_launches_keep_their_overlap(program: Callable[[str], str]) -> None:
-    """Each begins 2 us early if nothing stands between it and the one ahead: 6 ms of 60."""
+    """A launch begins 2 us earlier if nothing lies between it and the one before: 6 ms of 60."""
     case = "a_chain_of_kernels_that_overlap"
     with Stage("h200") as stage:
         output_of(stage.start(None, [case], program=program("graphs"), tag="bare"))

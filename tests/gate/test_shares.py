@@ -101,7 +101,7 @@ def test_per_thread_default_streams_are_gated(stage: Stage) -> None:
 def test_threads_that_share_a_stream_get_the_quota_together(
     stage: Stage, threads: int, workload: Workload
 ) -> None:
-    """Each one's launches and waits come in between the others', at any time."""
+    """Launches and waits of each thread come between those of the others."""
     tenant = stage.tenant("tenant", 30)
     words = ["--default-stream", "--threads", str(threads)]
     stage.start(tenant, [*workload.arguments(LONG_S), *words])
@@ -138,7 +138,7 @@ def test_use_follows_a_changed_quota_within_half_a_second(stage: Stage) -> None:
     assert all(abs(window.percent - 20) <= 3 for window in late)
 
 
-def test_a_raised_quota_is_not_held_up_by_debt_made_under_the_old_one(stage: Stage) -> None:
+def test_a_raised_quota_is_not_held_up_by_an_overdraft_made_under_the_old_one(stage: Stage) -> None:
     tenant = stage.tenant("tenant", 1)
     stage.start(tenant, Workload(20_000).arguments(LONG_S))
     stage.wait_until_busy(["tenant"])
@@ -240,6 +240,6 @@ def test_processes_whose_kernels_differ_in_length_get_no_more_for_it(
 
 
 def test_processes_that_launch_and_wait_do_not_pay_for_each_others_switches(stage: Stage) -> None:
-    """Quiet turns measure what a launch takes by itself."""
+    """Calibration slices measure what a launch takes by itself."""
     loops = Workload(100, processes=4, sync_every=1)
     assert 46 <= share(run(stage, 50, loops), "tenant") <= 53

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from programs import output_of
+from tests.gate.support.programs import output_of
 
 from penstock.bench.stage import Stage
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
+pytestmark = pytest.mark.timed
 MOST_RECORDS = 100  # of events, for the program's 300 launches
 LEAST_RECORDS = 3
 SLOW_NS = 500_000_000
@@ -29,14 +30,13 @@ def go_on(child: subprocess.Popen[str]) -> None:
     child.stdin.flush()
 
 
-@pytest.mark.timed
 @pytest.mark.alone  # samples come by time, and on a busy machine the program's pauses are long
 @pytest.mark.parametrize("cores", [50, 100])
 @pytest.mark.parametrize("records", [LEAST_RECORDS, MOST_RECORDS])
-def test_of_what_is_well_known_few_launches_are_measured_but_some_always(
+def test_of_a_well_known_kind_few_launches_are_measured_but_always_some(
     program: Callable[[str], str], cores: float, records: int
 ) -> None:
-    """Before, two events were recorded for each."""
+    """Once, two events were recorded for each launch."""
     with Stage("h200") as stage:
         case = "launches_come_singly"
         child = stage.start(stage.tenant("tenant", cores), [case], program=program("singly"))
@@ -46,10 +46,10 @@ def test_of_what_is_well_known_few_launches_are_measured_but_some_always(
         assert int(output_of(child)) == (records == LEAST_RECORDS)
 
 
-def test_what_launches_that_come_singly_take_is_charged_as_it_changes(
+def test_the_charge_of_launches_that_come_singly_follows_their_duration(
     program: Callable[[str], str],
 ) -> None:
-    """Each takes thirty times as long from one launch to the next, and nobody waits for any."""
+    """From one launch on each takes thirty times as long, and the program waits for none."""
     with Stage("h200") as stage:
         tenant = stage.tenant("tenant", 90)
         case = "launches_that_come_singly_grow_longer"

@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-from programs import cases, output_of, until
+from tests.gate.support.programs import cases, output_of, until
 
 from penstock.bench.stage import Stage
 
@@ -26,7 +26,7 @@ def test_a_pattern_ends_in_time_under_a_small_quota(
 
 
 @pytest.mark.parametrize("case", LOOKED_AT)
-def test_nothing_stays_in_flight_of_what_was_destroyed_under_a_waiting_launch(
+def test_objects_destroyed_under_a_waiting_launch_leave_nothing_in_flight(
     program: Callable[[str], str], case: str
 ) -> None:
     with Stage("h200") as stage:
@@ -51,7 +51,7 @@ def test_nothing_stays_in_flight_of_what_was_destroyed_under_a_waiting_launch(
     ],
 )
 @pytest.mark.parametrize("cores", [20, 100])
-def test_nothing_stays_in_flight_of_what_threads_did_once_it_was_waited_for(
+def test_work_of_threads_leaves_nothing_in_flight_once_it_was_waited_for(
     program: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
     cores: float,

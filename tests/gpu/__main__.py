@@ -1,15 +1,15 @@
-"""`make gpu-check`: all that is to be shown on a real GPU, in one run with a time limit.
+"""`make gpu-check`: all checks on a real GPU, in one run with a time limit.
 
 python -m tests.gpu [--seconds N] [--simulate PROFILE] [--sections A,B] [--only WORDS]…
                    [--out FOLDER] [--small]
 
-Runs on the real device if there is one, else on a simulated H200, and marks every row so. The
-report is in FOLDER (bench/results) after every row. What is left of the time goes to more cells of
+Runs on the real device if there is one, else on a simulated H200, and marks every row accordingly.
+The report is in FOLDER (bench/results) after every row. Remaining time is used for more cells of
 the compute quota.
 
-Ends with 0: the report is there, and no row tells of a fault; figures that missed their aim are no
-fault: the report says which. 1: a row is `wrong`, `differs`, `failed` or `hung`. 2: nothing was
-measured, or the report could not be written. 128 + a signal's number: that ended it early.
+Exit codes. 0: the report is complete and no row is a fault; a figure that missed its aim is no
+fault, and the report names it. 1: a row is `wrong`, `differs`, `failed` or `hung`. 2: nothing was
+measured, or the report could not be written. 128 + a signal's number: the signal ended the run.
 """
 
 from __future__ import annotations

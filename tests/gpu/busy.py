@@ -1,8 +1,8 @@
-"""Whose work kept the device busy, and when: the truth that quotas are held against.
+"""Busy time of the device by tenant, measured without the shim: quotas are judged by it.
 
-On a real device programs have the device itself write down when their kernels ran
-(penstock-traced), on a simulated one its own record says so. Either way it is a sum of busy time
-that grows over the host's clock, and neither the shim nor its pages are asked.
+On a real device the device itself records when kernels ran (penstock-traced); a simulated one has
+its own record. Either way it is a sum of busy time over the host's clock, and uses neither the shim
+nor its pages.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class BusyTime:
 
 
 def union(intervals: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """What the intervals cover, in order, nothing twice."""
+    """The union of the intervals, in order."""
     open_begin = open_end = None
     for begin, end in sorted(intervals):
         if open_end is None or open_begin is None or begin > open_end:

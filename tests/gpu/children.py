@@ -1,4 +1,4 @@
-"""Programs that a check starts: each in a session of its own, ended whole, whatever it does."""
+"""Programs that a check starts: each has its own session, and all of the session is ended."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HungError(Exception):
 
 @dataclass(frozen=True)
 class Command:
-    """What is started, and its whole environment."""
+    """A command and its whole environment."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What changed between two reports: `python -m tests.gpu.compare OLD.json NEW.json`."""
+"""Differences between two reports: `python -m tests.gpu.compare OLD.json NEW.json`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ Pair = tuple[str, str]
 
 
 def pairs_of(quota: float, work: Work, tenants: int = 1) -> frozenset[Pair]:
-    """Of quota, kernel, manner of launch and who shares the device, every two, in words."""
+    """Every pair of quota, kernel, manner of launch and neighbours on the device, in words."""
     kernel = f"{work.kernel_us:g} us" if work.kernel == "spin" else work.kernel
     sharing = "alone" if work.processes == 1 else f"{work.processes} processes"
     if work.threads > 1:

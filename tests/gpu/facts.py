@@ -1,4 +1,4 @@
-"""What the run was made on: driver, device, versions, tools, date, commit."""
+"""Facts about a run: driver, device, versions, tools, date, commit."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def facts_of(arena: Arena, pythons: Pythons, seconds: float) -> dict[str, Any]:
 
 
 def _driver(arena: Arena) -> dict[str, Any]:
-    """What the driver's libraries say of themselves, asked as `penstock doctor` asks them."""
+    """The answers of the driver's libraries, by the same calls as `penstock doctor`."""
     try:
         libraries = arena.source.libraries()
         probe = [str(paths.workload_path("penstock-probe")), "driver"]

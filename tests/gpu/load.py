@@ -25,7 +25,7 @@ CLOSE_STEP_S = 0.0005
 
 @dataclass(frozen=True)
 class Work:
-    """What each process of a tenant does."""
+    """The work of each process of a tenant."""
 
     kernel: str = "spin"  # or sweep (bound by memory), multiply (by arithmetic)
     kernel_us: float = 200  # of a spin; a graph: of all its nodes together
@@ -55,9 +55,11 @@ class Work:
 
     def __str__(self) -> str:
         kind = f"{self.kernel_us:g} us" if self.kernel == "spin" else self.kernel
-        crowd = f", {self.threads} threads on a stream" if self.threads > 1 else ""
+        threads = f", {self.threads} threads on a stream" if self.threads > 1 else ""
         return (
-            f"{kind} {self.launch}" + (f" x{self.processes}" if self.processes > 1 else "") + crowd
+            f"{kind} {self.launch}"
+            + (f" x{self.processes}" if self.processes > 1 else "")
+            + threads
         )
 
 

@@ -1,4 +1,4 @@
-"""The same program natively and under the shim, in turn, so that what disturbs hits both alike."""
+"""The same program natively and under the shim, in turn, so that disturbances hit both equally."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def check_wavering(native: dict[str, Any], again: dict[str, Any], shimmed: dict[
 def added(
     seen: dict[str, list[dict[str, Any]]], arm: str, key: str, *, relative: bool = False
 ) -> Spread:
-    """What `arm` adds to the native figure `key`, inside each round; `relative`: in percent."""
+    """The difference of `arm` from the native `key` in each round; `relative`: in percent."""
     rounds = zip(seen["native"], seen[arm], strict=True)
     pairs = [(float(native[key]), float(other[key])) for native, other in rounds]
     if relative:

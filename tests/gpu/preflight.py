@@ -1,7 +1,7 @@
-"""What is there to measure on, before anything is measured: a driver that works, and how free.
+"""Checks before a run: whether there is a driver that works, and whether its device is free.
 
-A machine with a GPU that does not answer is not taken for one without: nine minutes on the
-simulated GPU are not what its user asked for.
+A GPU that does not answer is an error: a user of such a machine does not want nine minutes on the
+simulated GPU instead.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOCK = "penstock-gpu-check.lock"
 
 @dataclass(frozen=True)
 class Device:
-    """What the driver says of device 0 to a program without the shim."""
+    """The driver's answers about device 0 to a program without the shim."""
 
     total_bytes: int
     free_bytes: int  # with a context of one's own
@@ -80,7 +80,7 @@ def real_device() -> str | None:
 
 
 def _loads(library: str) -> bool:
-    """Whether programs find it; asked of one of their own, which it may take down."""
+    """Whether a program finds the driver; a separate process tries, since it may crash."""
     words = [sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", library]
     try:
         done = children.run(Command(words, dict(os.environ)), FIRST_CALL_S)

@@ -1,8 +1,7 @@
-"""The report: JSON and Markdown, whole on disk after every row, whatever ends the run.
+"""The report: JSON and Markdown, complete on disk after every row, whatever ends the run.
 
-Both files are written aside and renamed, so that a reader, or who finds them after a kill -9, has a
-whole report of all rows that were measured. Rows that were planned and not reached stand in it as
-`cut`.
+Both files are written aside and renamed, so that even after a kill -9 they hold all rows that were
+measured. Rows that were planned and not reached are `cut`.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class Report:
         }
 
     def missing(self) -> list[Row]:
-        """What was planned and has no row of its own yet, as it stands in the report."""
+        """Checks that were planned and have no row yet, as they stand in the report."""
         reached = {row.key for row in self.rows}
         why = "not reached yet" if self.state == "running" else f"not reached: {self.state}"
         simulated = bool(self.facts.get("simulated"))

@@ -1,4 +1,4 @@
-"""One row of the report: what was asked, what came out, and whether it was on a real device."""
+"""One row of the report: the check, its result, and whether it ran on a real device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BAD: tuple[Status, ...] = ("wrong", "differs", "failed", "hung")
 
 
 class NotHereError(Exception):
-    """What a check needs is not on this machine; the message names it."""
+    """This machine lacks something that a check needs; the message names it."""
 
 
 class FailsNativelyError(Exception):
@@ -30,7 +30,7 @@ class DiffersError(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a check found."""
+    """The finding of a check."""
 
     measured: str  # for people, with units
     figures: dict[str, float] = field(default_factory=dict)  # for comparing runs; unit in the name
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What identifies the row in another run's report."""
+        """The key of the row, by which another run's report has the same row."""
         return self.section, self.name
 
     def as_dict(self) -> dict[str, Any]:

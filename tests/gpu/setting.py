@@ -1,4 +1,4 @@
-"""What a check has at hand: the arena, its time, and programs run natively and under the shim."""
+"""The setting of a check: the arena, its time, and programs run natively and under the shim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a driver is asked that no document of it says: on the simulated GPU, and how rows judge."""
+"""The section of doubts on the simulated GPU, and the verdicts of its rows."""
 
 from __future__ import annotations
 

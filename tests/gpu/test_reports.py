@@ -130,7 +130,7 @@ def test_costs_of_a_real_device_become_what_the_simulated_one_costs(tmp_path):
 
 
 def measured_launch_ns(machine, profile):
-    """What the suite's own program measures on a simulated device of that profile."""
+    """The figures that the suite's program measures on a simulated device of that profile."""
     simulator.create_machine(machine, str(profile)).close()
     done = subprocess.run(
         [paths.workload_path("penstock-latency"), "200"],

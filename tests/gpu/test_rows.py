@@ -1,4 +1,4 @@
-"""What a check says of programs that differ, fail, hang or are not there."""
+"""The rows of programs that differ, fail, hang or do not exist."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Wheels for a machine without network: python -m tests.gpu.wheels FOLDER PYTHON_VERSION.
 
-What Penstock needs and what its build needs, as constraints.txt names it, and a requirements.txt.
+The folder holds the packages that Penstock and its build need, in the releases that constraints.txt
+names, and a requirements.txt.
 """
 
 from __future__ import annotations

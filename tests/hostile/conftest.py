@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.conftest import make_node  # noqa: F401 - a fixture
-from tests.agent.programs import open_folder
+from tests.agent.support.programs import open_folder
 
 NOBODY = 65534
 FUSE = os.makedev(10, 229)  # Documentation/admin-guide/devices.txt
@@ -20,11 +20,11 @@ FUSE = os.makedev(10, 229)  # Documentation/admin-guide/devices.txt
 
 @pytest.fixture
 def hostile():
-    """Starts programs of this folder, which become an ordinary user; they are ended first."""
+    """Starts programs of `support/`, which become an ordinary user; they are ended first."""
     programs: list[subprocess.Popen[str]] = []
 
     def start(name: str, *arguments: object) -> subprocess.Popen[str]:
-        path = str(Path(__file__).with_name(name))
+        path = str(Path(__file__).with_name("support") / name)
         program = subprocess.Popen(
             [sys.executable, path, str(NOBODY), *map(str, arguments)],
             stdout=subprocess.PIPE, text=True, start_new_session=True,
@@ -53,10 +53,10 @@ def fuse(tmp_path):
 
 @pytest.fixture
 def holds(make_node, hostile, fuse):  # noqa: F811 - it ends before the nodes do
-    """Starts holds.py; returns it and its output when it holds its lock."""
+    """Starts lock_holder.py; returns it and its output when it holds its lock."""
 
     def start(way: str, *more: object) -> tuple[subprocess.Popen[str], str]:
-        program = hostile("holds.py", way, *fuse, *more)
+        program = hostile("lock_holder.py", way, *fuse, *more)
         said = program.stdout.readline()
         if not said.endswith("ready\n"):
             pytest.skip("a user cannot mount a FUSE file system here")

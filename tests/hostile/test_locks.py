@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.conftest import wait_until
-from tests.agent.programs import backlogged, open_to_nobody
+from tests.agent.support.programs import backlogged, open_to_nobody
 
 from penstock.devices.aside import Aside
 from penstock.node.enforcement.process import Process, command_line, is_alive, why_unshimmed
@@ -95,7 +95,7 @@ def test_more_processes_that_cannot_be_read_than_wait_at_once_hold_up_nobody(nod
 
 
 @pytest.mark.parametrize("way", ["memory", "exec"])
-def test_who_cannot_be_read_is_neither_dead_nor_anybodys(holds, way):
+def test_a_process_that_cannot_be_read_is_neither_dead_nor_any_tenants(holds, way):
     program, _ = holds(way)
     pids = [program.pid, *_children(program.pid)]
     begun_s = time.monotonic()
@@ -137,11 +137,11 @@ def test_a_page_that_its_owner_holds_is_cut_and_removed_later(node, holds):
     assert left  # nobody gets its name, and nobody waits for it
     os.killpg(program.pid, signal.SIGKILL)
     node.start()
-    node.tenant("another", cores=100)  # who grants removes what was left
+    node.tenant("another", cores=100)  # a grant removes what earlier tenants left
     wait_until(lambda: not left[0].exists())
 
 
-def test_nobody_sends_files_to_the_agents_sockets(node, holds):
+def test_the_agents_sockets_accept_no_files(node, holds):
     """The holder of the last reference waits for the file system: that would be the agent."""
     tenant_of_nobody(node)
     if tuple(map(int, os.uname().release.split(".")[:2])) < (6, 16):
@@ -183,7 +183,7 @@ def test_a_lock_of_a_killed_process_that_hangs_is_free(tmp_path, holds):
         os.killpg(program.pid, signal.SIGKILL)  # or it hangs on
 
 
-def test_as_many_as_take_a_dead_ones_lock_one_gets_it(tmp_path):
+def test_of_many_that_take_a_dead_processes_lock_one_gets_it(tmp_path):
     """Taken by many at once, it is never held twice."""
     lock, held, most = tmp_path / "lock", [], []
 
@@ -204,7 +204,7 @@ def test_as_many_as_take_a_dead_ones_lock_one_gets_it(tmp_path):
     assert max(most) == 1
 
 
-def test_what_is_done_aside_is_given_up_with_its_process(tmp_path, holds):
+def test_work_in_an_aside_process_is_abandoned_with_that_process(tmp_path, holds):
     """Stuck threads are left behind, up to their limit; then calls fail at once."""
     page = tmp_path / "page"
     page.touch()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.conftest import wait_until
-from tests.agent.programs import backlogged
+from tests.agent.support.programs import backlogged
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user")
 BOUND_S = 1.0
@@ -31,7 +31,9 @@ def test_thousands_of_idle_connections_hold_up_neither_rounds_nor_orders_nor_pro
     node.launch(node.tenant("good", cores=300), *backlogged(60))
     wait_until(lambda: node.usage("good").devices[0].launches > 500)
     threads = threads_of(node.process.pid)
-    programs = [hostile("connects.py", node.started["metrics_port"], 2000) for _ in range(2)]
+    programs = [
+        hostile("idle_connections.py", node.started["metrics_port"], 2000) for _ in range(2)
+    ]
     with node.client() as agent:
         end_s = time.monotonic() + 5
         while time.monotonic() < end_s:
@@ -54,7 +56,7 @@ def test_thousands_of_idle_connections_hold_up_neither_rounds_nor_orders_nor_pro
     assert node.stop() == 0
 
 
-def test_an_agent_whose_metrics_port_a_user_has_serves_all_the_same(make_node):
+def test_an_agent_whose_metrics_port_is_taken_by_a_user_serves_its_orders(make_node):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

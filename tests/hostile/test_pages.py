@@ -9,8 +9,8 @@ import time
 
 import pytest
 from tests.agent.conftest import GIB, Node, request, wait_until
-from tests.agent.programs import open_to_nobody
-from tests.agent.test_callers import as_nobody
+from tests.agent.support.other_user import as_nobody
+from tests.agent.support.programs import open_to_nobody
 
 from penstock.model import PenstockError
 from penstock.node.tenants.tombstones import read_ended
@@ -46,14 +46,14 @@ def room(node: Node) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("way", ["length", "blocks", "attributes"])
-def test_who_makes_a_page_grow_again_and_again_is_ended_and_others_are_granted_meanwhile(
+def test_a_process_that_grows_a_page_again_and_again_is_ended_while_others_get_grants(
     small, hostile, way
 ):
     """Once, a loop of posix_fallocate kept the file system full for as long as it ran."""
     before = room(small)
     assert as_nobody(small, GRANT) == "done"
     page = small.state / "tenants" / "bad" / "usage"
-    program = hostile("grows_page.py", page, way)
+    program = hostile("page_growth.py", page, way)
     assert program.stdout.readline() == "ready\n"
     began = time.monotonic()
     with small.client() as agent:

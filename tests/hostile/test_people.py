@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.agent.conftest import GIB, Node, request
-from tests.agent.programs import open_folder, open_to_nobody
+from tests.agent.support.programs import open_folder, open_to_nobody
+from tests.hostile.support.user_requests import GRANT, ask
 
 from penstock.node.agent.person import NOBODY as NOBODYS
 from penstock.node.agent.person import People, maker_of_namespace
@@ -21,26 +22,6 @@ from .conftest import NOBODY
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acts as other users")
 FIRST = 1_000_000  # of the subordinate uids of `nobody`
 STRANGE = 3_000_000  # uids without an account and an owner
-ASK = """
-import os, sys
-from pathlib import Path
-from penstock.node.rpc import AgentClient
-from penstock.model import PenstockError
-from penstock.node.admission.admit import Request
-uid = {uid}
-os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
-agent = AgentClient.local(Path(sys.argv[1]))
-for name in {names}:
-    try:
-        {order}
-        print("done")
-    except PenstockError as error:
-        print(error.reason, error)
-"""
-GRANT = (
-    "agent.grant(Request(command=('x',), memory_bytes=[1 << 20], cores_permille=[{cores}], "
-    "name=name, lifetime='until-revoked'))"
-)
 
 
 class SharedNode(Node):
@@ -73,16 +54,7 @@ def make_shared(tmp_path):
         one.close()
 
 
-def ask(node: Node, uid: int, order: str, *names: str) -> list[str]:
-    """The agent's answers to requests of that uid."""
-    code = ASK.format(uid=uid, order=order, names=list(names))
-    command = [sys.executable, "-c", code, str(node.socket)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def test_subordinate_uids_share_the_limits_of_their_owner_who_has_a_say_over_them(make_shared):
+def test_subordinate_uids_share_the_limits_of_their_owner(make_shared):
     """Once, each of 65,536 of them might hold as much as a user may."""
     node = make_shared("--user-limit=25")
     grant = GRANT.format(cores=150)
@@ -151,11 +123,11 @@ def test_connections_by_many_uids_shut_no_other_user_out(make_shared, first):
         hostile.communicate()
 
 
-def test_who_connects_faster_than_anybody_accepts_shuts_nobody_out(make_shared, hostile):
+def test_a_user_that_connects_faster_than_the_agent_accepts_shuts_nobody_out(make_shared, hostile):
     """Once, one process of a user kept the kernel's queue full, for root as well."""
     node = make_shared()
     node.tenant("t", cores=10, memory=GIB)
-    assert hostile("crowds.py", node.socket).stdout.readline() == "full\n"
+    assert hostile("connection_flood.py", node.socket).stdout.readline() == "full\n"
     for _ in range(10):
         with node.client() as agent:
             agent.suspend("t")
@@ -211,16 +183,14 @@ def test_one_users_slow_queries_hold_up_nobody_elses_orders(make_shared, connect
         assert sorted(waits)[len(waits) // 2] < 0.25, waits
 
 
-def test_requests_that_are_never_sent_whole_take_a_bounded_room_and_nobodys_calls(
-    make_shared, hostile
-):
+def test_unfinished_requests_take_bounded_memory_and_no_calls_of_others(make_shared, hostile):
     """Once, one user's 32 connections took gigabytes in the agent and all of its calls."""
     node = make_shared()
     with node.client() as agent:
         agent.grant(request("t", cores=10, memory=GIB))
     process = psutil.Process(node.process.pid)
     before = process.memory_info().rss
-    program = hostile("half_sends.py", node.socket, 32, 300, 200_000)
+    program = hostile("unfinished_requests.py", node.socket, 32, 300, 200_000)
     assert program.stdout.readline() == "ready\n"
     taken = process.memory_info().rss - before
     assert 20 << 20 < taken < 400 << 20  # it did send much: 32 calls of each connection
@@ -229,7 +199,7 @@ def test_requests_that_are_never_sent_whole_take_a_bounded_room_and_nobodys_call
         agent.suspend("t")
 
 
-def test_a_uid_is_its_owners_its_own_its_namespaces_makers_or_nobodys(tmp_path):
+def test_a_uid_belongs_to_its_owner_to_itself_to_its_namespaces_maker_or_to_nobody(tmp_path):
     file = tmp_path / "subuid"
     people = People(file)
     assert people.owner_of(FIRST) == NOBODYS, "there is no such file"

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.memory import tenant_programs
+from tests.memory.support import tenant_programs
 
 from penstock_shim import paths, simulator
 

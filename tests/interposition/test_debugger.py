@@ -1,4 +1,4 @@
-"""What a debugger such as cuda-gdb looks up by name, in a program that is in a tenant."""
+"""Names that a debugger such as cuda-gdb looks up in a program of a tenant."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def debugger_names(library: str) -> set[str]:
     return set(re.findall(r"\b(cudbg\w+)$", listing, re.MULTILINE))
 
 
-def test_what_a_debugger_calls_in_its_own_process_is_forwarded(make_tenant, real_libcuda, tmp_path):
+def test_functions_that_a_debugger_calls_in_its_own_process_are_forwarded(
+    make_tenant, real_libcuda, tmp_path
+):
     alone = shutil.copy(real_libcuda, tmp_path / "alone.so")
     inside = make_tenant(driver=real_libcuda).environment()
     answers = run(inside, ASK, "libcuda.so.1")
@@ -57,13 +59,13 @@ def test_what_a_debugger_calls_in_its_own_process_is_forwarded(make_tenant, real
     assert re.match(r"0 12 \d+ \d+\n", answers)  # without a device it has no more to say
 
 
-def test_a_driver_without_them_answers_that_it_does_not_support_them(make_tenant):
+def test_a_driver_without_debugger_functions_answers_that_it_does_not_support_them(make_tenant):
     answers = run(make_tenant().environment(), ASK, "libcuda.so.1").splitlines()
     assert answers == ["801 0 0 0", "801 False", "801"]
 
 
 @pytest.mark.parametrize("kind", ["cudbgIpcFlag", "cudbgReportDriverApiError", "cudbgApiAttach"])
-def test_what_a_debugger_looks_up_in_the_program_is_found_in_the_driver(
+def test_names_that_a_debugger_looks_up_in_the_program_are_found_in_the_driver(
     make_tenant, real_libcuda, kind
 ):
     """It takes the first library that has the name: data that it writes, and breakpoint targets."""

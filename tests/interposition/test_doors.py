@@ -109,11 +109,11 @@ def test_a_path_to_another_library_is_left_alone(unlinked, tenant, tmp_path):
 
 
 @pytest.mark.parametrize("flags", [0, 1, 2])
-def test_what_cugetprocaddress_hands_out_is_the_shims(unlinked, tenant, flags):
+def test_cugetprocaddress_returns_the_shims_functions(unlinked, tenant, flags):
     assert seen(unlinked, tenant, "query", 12000, flags) == LIMIT
 
 
-def test_the_first_cugetprocaddress_hands_out_the_shims_too(unlinked, tenant):
+def test_the_first_version_of_cugetprocaddress_returns_the_shims_functions_too(unlinked, tenant):
     assert seen(unlinked, tenant, "oldquery", 11030) == LIMIT
 
 
@@ -148,7 +148,7 @@ def test_a_library_in_the_place_of_the_driver_is_a_door_too(unlinked, tenant, tm
 
 
 @pytest.mark.parametrize("name", ["/nowhere/libcuda.so.1", "libcuda.so.1.backup"])
-def test_a_name_behind_which_no_driver_lies_is_not_found(preloaded, name):
+def test_a_driver_name_without_a_driver_behind_it_is_not_found(preloaded, name):
     program = "import ctypes, sys\ntry: ctypes.CDLL(sys.argv[1])\nexcept OSError: print('none')"
     done = subprocess.run(
         [sys.executable, "-c", program, name],

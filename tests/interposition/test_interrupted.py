@@ -1,4 +1,4 @@
-"""What signals do to a program of a suspended tenant, whose launch waits in the driver's call."""
+"""Signals to a program of a suspended tenant, whose launch waits in the driver's call."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def suspend(tenant, *, suspended: bool) -> None:
 
 
 def is_silent(program) -> bool:
-    """Whether it lives and says nothing for a while."""
+    """Whether the program lives and prints nothing for a while."""
     said, _, _ = select.select([program.stdout], [], [], A_WHILE_S)
     return not said and program.poll() is None
 

@@ -87,14 +87,14 @@ def slots_of(tenant, seen: Seen) -> list:
 
 
 def on_device(tenant, seen: Seen) -> int:
-    """What the device itself has given the process."""
+    """The memory of the process by the device's own record."""
     with simulator.Machine(tenant.machine) as machine:
         return sum(r.memory_bytes for r in machine.record(0) if r.pid == seen.process.pid)
 
 
 @pytest.mark.parametrize("library", SHIMS.values(), ids=SHIMS)
-def test_what_every_thread_gets_fits_the_room_that_late_libraries_share(library):
-    """The loader keeps some 500 bytes for all of them; what does not fit is not loaded."""
+def test_thread_local_storage_fits_the_room_that_late_libraries_share(library):
+    """The loader keeps some 500 bytes for all late libraries, and loads none that needs more."""
     headers = subprocess.run(
         ["readelf", "-lW", library], capture_output=True, text=True, check=True
     ).stdout
@@ -110,7 +110,7 @@ def test_a_library_of_the_shim_stays_when_it_is_closed(library):
     assert "NODELETE" in dynamic
 
 
-def test_a_thousand_times_opened_and_closed_it_has_one_slot_and_its_charges(run, make_tenant):
+def test_a_shim_opened_and_closed_a_thousand_times_has_one_slot_and_its_charges(run, make_tenant):
     tenant = make_tenant(LIMIT, context_reserve_bytes=CONTEXT)
     with run(tenant, "loop", 1000) as seen:
         assert seen.words == ["ready"]
@@ -124,7 +124,7 @@ def test_a_thousand_times_opened_and_closed_it_has_one_slot_and_its_charges(run,
         assert on_device(tenant, seen) <= held - 6 * MIB
 
 
-def test_threads_that_open_it_at_once_have_one_slot(run, make_tenant):
+def test_threads_that_open_the_shim_at_once_share_one_slot(run, make_tenant):
     tenant = make_tenant(LIMIT)
     for _ in range(5):
         with run(tenant, "threads", 8) as seen:
@@ -145,14 +145,14 @@ def test_two_namespaces_are_charged_both(run, make_tenant):
     assert tenant.charged() == 0
 
 
-def test_what_two_namespaces_have_counts_against_one_quota(run, make_tenant):
+def test_memory_of_two_namespaces_counts_against_one_quota(run, make_tenant):
     with run(make_tenant(3 * MIB), "spaces") as seen:
         assert seen.words == ["cuMemAlloc_v2 answers 2\n"]
 
 
 @pytest.fixture
 def fillers(tmp_path) -> None:
-    """Libraries that need room in the static TLS block: it is there once, and never comes back."""
+    """Libraries that need room in the static TLS block, which the loader never gets back."""
     folder = tmp_path / "fillers"
     folder.mkdir()
     (folder / "filler.c").write_text(FILLER)
@@ -163,7 +163,7 @@ def fillers(tmp_path) -> None:
 
 
 @pytest.mark.usefixtures("fillers")
-def test_it_is_loaded_when_other_libraries_have_taken_nearly_all_room(run, make_tenant):
+def test_the_shim_is_loaded_when_other_libraries_have_taken_nearly_all_room(run, make_tenant):
     tenant = make_tenant(LIMIT)
     with run(tenant, "fill") as seen:
         room, why = seen.words

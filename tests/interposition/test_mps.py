@@ -55,7 +55,7 @@ def test_a_share_of_a_devices_time_is_refused_to_a_client_of_mps(init, make_tena
     share(tenant, 999)
     assert init(tenant, CUDA_MPS_PIPE_DIRECTORY=pipes) == NOT_SUPPORTED
     assert "device 0 is shared through MPS: a share of its time (999 of 1000" in tenant.log()
-    assert "CUDA_MPS_PIPE_DIRECTORY, or grant all" in tenant.log()
+    assert "CUDA_MPS_PIPE_DIRECTORY to an empty directory, or grant all" in tenant.log()
 
 
 def test_all_of_a_devices_time_and_a_quota_of_memory_are_served(init, make_tenant, pipes):
@@ -82,7 +82,7 @@ def test_only_the_pipe_of_a_control_daemon_makes_a_client(init, make_tenant, tmp
 
 
 @pytest.mark.parametrize("granted", [500, 1000])
-def test_a_driver_that_does_not_tell_is_taken_by_the_pipe(  # noqa: PLR0917
+def test_a_driver_that_does_not_tell_is_judged_by_the_pipe(  # noqa: PLR0917
     init, make_tenant, compile_c, pipes, tmp_path, granted
 ):
     """Before CUDA 12.2 there was no attribute."""

@@ -50,7 +50,7 @@ def tenant(make_tenant, machines_driver):
 
 
 def drivers(tenant, *words: str | Path, before: list[str] | None = None, **variables: str):
-    """What cuDeviceTotalMem answers, and the driver files that are mapped."""
+    """The answer of cuDeviceTotalMem, and the driver files that are mapped."""
     command = [*(before or []), "/usr/bin/env", "python3", "-c", PROGRAM, *map(str, words)]
     done = subprocess.run(
         command, env=tenant.environment(**variables), capture_output=True, text=True, check=False
@@ -79,7 +79,7 @@ def test_an_older_driver_is_passed_over_and_the_log_says_so(
     older = put_driver(tmp_path / "compat", version)
     seen = drivers(tenant, LD_LIBRARY_PATH=str(older.parent))
     assert seen == (LIMIT, [str(machines_driver)])
-    why = "tells no version" if version.startswith("99.") else "is older than this machine's"
+    why = "contains no version" if version.startswith("99.") else "is older than this machine's"
     assert f"{older.with_name('libcuda.so.1')} is ignored" in tenant.log()
     assert why in tenant.log()
 
@@ -158,17 +158,17 @@ def no_version(folder: Path) -> None:
     [
         (nothing_there, ""),
         (link_to_nothing, "No such file"),
-        (a_directory, "it is no file"),
-        (a_fifo, "it is no file"),
+        (a_directory, "it is not a regular file"),
+        (a_fifo, "it is not a regular file"),
         (no_library, "invalid ELF header|file too short"),
         (another_processor, "cannot open shared object file|wrong ELF class|ELF file"),
         (another_library, "it has no cuInit"),
         (the_shim_itself, "it is the shim"),
-        (no_version, "tells no version"),
+        (no_version, "contains no version"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
-def test_what_is_no_driver_is_passed_over_with_its_reason(
+def test_a_file_that_is_no_driver_is_passed_over_with_its_reason(
     tenant, machines_driver, tmp_path, make, why
 ):
     make(tmp_path / "broken")
@@ -186,7 +186,7 @@ def test_what_is_no_driver_is_passed_over_with_its_reason(
     assert str(machines_driver) not in mapped
 
 
-def test_a_driver_whose_file_tells_no_version_stays(make_tenant, tmp_path):
+def test_a_driver_whose_file_names_no_version_stays_in_use(make_tenant, tmp_path):
     """The simulated one: a real driver in an image must not stand in its place."""
     newer = put_driver(tmp_path / "compat", NEWER)
     assert drivers(make_tenant(LIMIT), LD_LIBRARY_PATH=str(newer.parent))[1] == [
@@ -245,7 +245,7 @@ def test_the_first_one_in_the_loaders_cache_counts(tenant, machines_driver, tmp_
 
 @needs_root
 @pytest.mark.parametrize("cut", [0, 20, 47, 60, 200])
-def test_a_damaged_cache_is_as_none(tenant, machines_driver, tmp_path, with_cache, cut):
+def test_a_damaged_cache_counts_as_missing(tenant, machines_driver, tmp_path, with_cache, cut):
     newer = put_driver(tmp_path / "compat", NEWER)
     before = with_cache(newer.parent)
     cache = tmp_path / "ld.so.cache"

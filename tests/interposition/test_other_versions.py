@@ -55,7 +55,7 @@ def test_a_policy_may_let_unknown_names_through(tenant):
     assert run(tenant, ASK, "cuFutureLaunch", "cuMemAlloc") == [[0, FOUND, 4712], [0, FOUND, 4713]]
 
 
-def test_the_owner_sees_in_the_page_what_was_asked_for(tenant):
+def test_the_owner_sees_in_the_page_which_names_were_requested(tenant):
     run(tenant, ASK, "cuFutureQuery", "cuFutureLaunch", "cuFutureLaunch", "cuNoSuchThing", "")
     seen = {one.name: one for one in read_asked(tenant.folder / "usage").names}
     assert {name: (one.kind, one.requests) for name, one in seen.items()} == {

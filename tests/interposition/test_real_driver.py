@@ -31,7 +31,7 @@ def exported_functions(library: Path) -> set[str]:
 
 @pytest.fixture(scope="session")
 def known_names(real_libcuda) -> list[str]:
-    """Every name of shim and driver, as asked for: without version and stream suffix."""
+    """Every name of shim and driver as programs request it: without version and stream suffix."""
     names = exported_functions(real_libcuda) | exported_functions(paths.so_path())
     return sorted({re.sub(r"(_v\d)?(_ptsz|_ptds)?$", "", name) for name in names})
 
@@ -70,7 +70,7 @@ def test_every_name_version_and_flag_gets_the_variant_that_the_driver_gives(
 def test_a_name_that_the_driver_lacks_answers_not_supported_when_it_is_linked(
     make_tenant, real_libcuda
 ):
-    """As newer programs find them, by dlsym or linked: the shim has them, the driver has not."""
+    """Newer programs find such names by dlsym or linking: the shim has them, the driver has not."""
     lacking = sorted(exported_functions(paths.so_path()) - exported_functions(real_libcuda))
     program = (
         "import ctypes, sys; shim = ctypes.CDLL('libcuda.so.1')\n"

@@ -45,10 +45,10 @@ def test_without_a_tenant_cuinit_is_not_ready_and_the_log_says_what_to_do(init_r
         (lambda quota: quota.unlink(), "/quota does not exist"),
         (lambda quota: os.truncate(quota, 100), "/quota is shorter"),
         (lambda quota: overwrite(quota, 0, b"\0" * 8), "/quota is not a page"),
-        (lambda quota: overwrite(quota, 8, b"\x63"), "version 99, and this shim reads version 2"),
-        (lambda quota: overwrite(quota, 8, b"\x01"), "version 1, and this shim reads version 2"),
+        (lambda quota: overwrite(quota, 8, b"\x63"), "version 99, and this shim reads version 3"),
+        (lambda quota: overwrite(quota, 8, b"\x01"), "version 1, and this shim reads version 3"),
         (lambda quota: overwrite(quota.with_name("usage"), 8, b"\x63"), "of version 99, and this"),
-        (lambda quota: overwrite(quota, 12, b"\x01"), "version 2 but of another size"),
+        (lambda quota: overwrite(quota, 12, b"\x01"), "version 3 but of another size"),
         (lambda quota: os.truncate(quota.with_name("usage"), 4096), "/usage is shorter"),
         (lambda quota: quota.with_name("usage").unlink(), "/usage does not exist"),
         (lambda quota: (quota.unlink(), quota.mkdir()), "not a regular file"),
@@ -86,7 +86,7 @@ def overwrite(path, offset: int, data: bytes) -> None:
 
 
 def set_device_count(quota, count: int) -> None:
-    """In both copies of the limits, as a page of another device count would have it."""
+    """Sets the device count in both copies of the limits."""
     for copy in (0, 1):
         limits = ffi.offsetof("penstock_quota_page", "copies") + copy * ffi.sizeof(
             "penstock_limits"
@@ -102,7 +102,7 @@ def test_a_page_that_may_not_be_read_keeps_cuda_shut(init_result, make_tenant):
         (tenant.folder / "quota").unlink()
         (tenant.folder / "quota").symlink_to("/proc/self/mem")
     assert init_result(tenant) == NOT_READY
-    assert "no CUDA call is let through" in tenant.log()
+    assert "no quota, so every CUDA call is refused" in tenant.log()
 
 
 def test_every_reason_to_keep_cuda_shut_says_what_to_do(init_result, make_tenant):

@@ -43,14 +43,14 @@ def limit_files(count):
 
 
 @pytest.mark.parametrize("files", [3, 4, 5, 6, 8, 12])
-def test_with_few_descriptors_it_works_under_its_quota_or_not_at_all(holder, make_tenant, files):
+def test_with_few_descriptors_cuda_works_under_the_quota_or_not_at_all(holder, make_tenant, files):
     done = outcome(holder, make_tenant(6 * MIB), preexec_fn=limit_files(files))
     assert done.returncode >= 0, "a crash"
     assert done.stdout in ("", "6\n")
 
 
 @pytest.mark.parametrize("megabytes", [8, 64, 256, 1024, 8192])
-def test_with_little_address_space_it_works_under_its_quota_or_not_at_all(
+def test_with_little_address_space_cuda_works_under_the_quota_or_not_at_all(
     holder, make_tenant, megabytes
 ):
     def limit():
@@ -81,7 +81,7 @@ def test_a_usage_page_that_may_only_be_read_keeps_cuda_shut(compile_c, make_tena
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a mount namespace without /proc")
-def test_without_proc_it_works_under_its_quota(holder, make_tenant):
+def test_without_proc_cuda_works_under_the_quota(holder, make_tenant):
     tenant = make_tenant(6 * MIB)
     # The simulated machine asks for the boot's name; nothing else is left there.
     boot = "sys/kernel/random"

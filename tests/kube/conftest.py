@@ -9,12 +9,12 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.kube import controlling
 from tests.kube.cluster import NotToBeHadError, images, layout, running
 from tests.kube.cluster.layout import API_ADDRESS
-from tests.kube.controlling import PAGES_PORT, Controllers, Things
-from tests.kube.pods import Pods
-from tests.kube.waiting import until
+from tests.kube.support import controlling
+from tests.kube.support.controlling import PAGES_PORT, Controllers, Things
+from tests.kube.support.pods import Pods
+from tests.kube.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +25,9 @@ LOG_LINES = 15  # of each of our processes on the nodes, below a test's failure
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[running.Cluster]:
-    """Skipped, with the reason, where this machine cannot have one.
+    """The cluster; a test is skipped, with the reason, where the machine cannot have one.
 
-    Beside other workers each has one of its own.
+    Each xdist worker has a cluster of its own.
     """
     state, was_up = layout.STATE, False
     if hasattr(request.config, "workerinput"):
@@ -48,7 +48,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[running.Cluster]:
 
 
 def _make_image() -> None:
-    """A minute's work for a compiler, while other tests wait; who needs it waits for this one."""
+    """Builds this tree's image in a minute, while tests that do not need it run."""
     with contextlib.suppress(NotToBeHadError):  # who needs it is told
         images.penstock()
 
@@ -57,7 +57,7 @@ def _make_image() -> None:
 def controllers(
     cluster: running.Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Controllers]:
-    """Two of `penstock kube control`: one that leads and one that waits."""
+    """Two processes of `penstock kube control`: one leads and one waits."""
     controlling.define(cluster)
     made = Controllers(cluster, tmp_path_factory.mktemp("control"))
     made.start("first")
@@ -103,7 +103,7 @@ def pages(cluster: running.Cluster, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
-    """What the cluster says of a test's Pods stands below its failure."""
+    """Adds the events and logs of a failed test's Pods to its report."""
     report = yield
     made = getattr(item, "funcargs", {}).get("pods")
     if report.when == "call" and report.failed and isinstance(made, Pods):

@@ -1,9 +1,8 @@
-"""No order in which objects come, and no word of a tenant's, makes less of a bound."""
+"""Bounds of admission: no order of objects and no value that a tenant writes loosens one."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -11,120 +10,43 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from tests.kube.objects import Objects
+from tests.kube.support.objects import Objects
 
-from penstock.kube.kubelet.claim import ClaimRef, read_claim
-from penstock.kube.kubelet.claim_checks import Scrutiny
-from penstock.kube.objects.opaque_parameters import Parameters
 from penstock.kube.quota.caps import Caps
 from penstock.kube.quota.policies import holding, read_policy
 from penstock.kube.quota.policy_bounds import bound_of
 from penstock.kube.webhook.admission_review import Reviewer
 from penstock.kube.webhook.claim_review import review_claim
 from penstock.kube.webhook.publish import CONFIGURATIONS, SECRETS, Places, Publisher
-from penstock.kube.webhook.review_context import ReviewContext
 from penstock.kube.webhook.webhook_server import app
-from penstock.model import PenstockError
-from penstock.model.limits import STEPS
+from penstock.model.terms import STEPS
 from penstock.node.admission.admit import Request
 from penstock.node.agent.user_limits import Bounds
+from penstock.policy.resolve import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-NAMESPACE = "team"
-GIB = 1 << 30
-HEAD = {"apiVersion": "penstock.io/v1alpha1", "kind": "VgpuParameters"}
-GATE = {"readinessGates": [{"conditionType": "penstock.io/running"}]}
-LABEL = {"penstock.io/vgpu": "true"}
-
-
-def a_world(*, other_drivers: bool = False) -> Objects:
-    made = Objects()
-    ours = [{"cel": {"expression": 'device.driver == "penstock.io"'}}]
-    made.put("deviceclasses", "vgpu.penstock.io", spec={"selectors": ours})
-    if other_drivers:
-        theirs = [{"cel": {"expression": 'device.driver == "gpu.example.com"'}}]
-        made.put("deviceclasses", "theirs", spec={"selectors": theirs})
-    return made
-
-
-def a_policy(world: Objects, name: str, labels: dict[str, str] | None = None, **spec: Any) -> None:
-    selector = {"selector": {"matchLabels": labels}} if labels else {}
-    spec = {"limits": {"memory": "8Gi", "cores": 30}, **selector, **spec}
-    world.put("quotapolicies", name, NAMESPACE, spec=spec)
-
-
-def claim_spec(
-    exceed: dict[str, str] | None = None, device_class: str = "vgpu.penstock.io", **more: Any
-) -> dict[str, Any]:
-    capacity = {"requests": more.pop("amounts", {"memory": "8Gi", "coresPermille": "300"})}
-    exactly = {"deviceClassName": device_class, "capacity": capacity, **more}
-    devices: dict[str, Any] = {"requests": [{"name": "gpu", "exactly": exactly}]}
-    if exceed is not None:
-        opaque = {"driver": "penstock.io", "parameters": {**HEAD, "onExceed": exceed}}
-        devices["config"] = [{"opaque": opaque}]
-    return {"devices": devices}
-
-
-def a_pod(claim: str = "claim", **more: Any) -> dict[str, Any]:
-    metadata = {"name": "pod", "uid": "uid-pod", **more.pop("metadata", {})}
-    container = {"name": "main", "resources": {"claims": [{"name": "gpu"}]}}
-    container |= more.pop("container", {})
-    claims = [{"name": "gpu", "resourceClaimName": claim}]
-    return {"metadata": metadata, "spec": {"containers": [container], "resourceClaims": claims}}
-
-
-def with_surroundings(world: Objects, do: Callable[[ReviewContext], Awaitable[Any]]) -> Any:
-    async def work() -> Any:
-        around = ReviewContext(world)
-        running = asyncio.create_task(around.run())
-        try:
-            nodes = any(plural == "nodes" for plural, *_ in world.kept)
-            for _ in range(1000):
-                if not around.unready() and not (nodes and around.largest() is None):
-                    break
-                await asyncio.sleep(0)
-            return await do(around)
-        finally:
-            running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
-
-    return asyncio.run(work())
-
-
-def reviewed(
-    world: Objects,
-    one: dict[str, Any],
-    resource: str = "pods",
-    *,
-    may_patch: bool = True,
-    floor: Parameters | None = None,
-) -> dict[str, Any]:
-    """The response."""
-    request = {
-        "uid": "u", "operation": "CREATE", "resource": {"resource": resource}, "object": one,
-        "namespace": NAMESPACE, "userInfo": {"username": "somebody"},
-    }  # fmt: skip
-
-    async def ask(around: ReviewContext) -> Any:
-        body = json.dumps({"request": request}).encode()
-        return await Reviewer(around, floor=floor).answer(body, may_patch=may_patch)
-
-    return with_surroundings(world, ask)["response"]
-
-
-def refusal(*arguments: Any, **more: Any) -> str:
-    return reviewed(*arguments, **more).get("status", {}).get("message", "")
-
+    from penstock.kube.webhook.review_context import ReviewContext
+from tests.kube.support.reviews import (
+    GATE,
+    GIB,
+    HEAD,
+    LABEL,
+    NAMESPACE,
+    a_pod,
+    a_policy,
+    a_world,
+    claim_spec,
+    refusal,
+    reviewed,
+    with_surroundings,
+)
 
 # A Pod before its claim, a claim before its Pod.
 
 
 def test_a_pod_before_its_claim_is_refused_where_all_claims_are_ours():
     world = a_world()
-    why = "claim gpu is not there, nor is the template that it is made from"
+    why = "neither the Pod's claim gpu nor a template for it exists"
     assert why in refusal(world, a_pod(container={"securityContext": {"privileged": True}}))
     by_template = a_pod()
     by_template["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
@@ -134,18 +56,18 @@ def test_a_pod_before_its_claim_is_refused_where_all_claims_are_ours():
     assert reviewed(world, by_template)["patch"]
 
 
-def test_where_other_drivers_have_classes_it_is_let_in_with_a_warning():
+def test_a_pod_before_its_claim_is_admitted_with_a_warning_where_other_drivers_have_classes():
     answer = reviewed(a_world(other_drivers=True), a_pod())
     assert answer["allowed"]
-    assert "make such a claim before its Pod" in answer["warnings"][0]
+    assert "create such a claim before its Pod" in answer["warnings"][0]
     assert "patch" not in answer
 
 
-def test_a_pod_that_lacks_what_it_is_given_is_refused_when_it_is_validated():
-    """Its claim came between the two webhooks, or another webhook took the label away."""
+def test_a_pod_that_lost_what_the_mutating_webhook_added_is_refused_by_the_validating_one():
+    """Its claim was made between the two webhooks, or another webhook removed the label."""
     world = a_world()
     world.put("resourceclaims", "claim", NAMESPACE, spec=claim_spec())
-    assert "create it again" in refusal(world, a_pod(), may_patch=False)
+    assert "create the Pod again" in refusal(world, a_pod(), may_patch=False)
     whole = a_pod(metadata={"labels": LABEL})
     whole["spec"] |= GATE
     assert refusal(world, whole, may_patch=False) == ""
@@ -154,7 +76,7 @@ def test_a_pod_that_lacks_what_it_is_given_is_refused_when_it_is_validated():
 # Policies that match the same Pod.
 
 
-def test_of_several_policies_the_strictest_word_of_each_holds_and_naming_one_adds_it():
+def test_of_several_policies_the_strictest_value_of_each_key_holds_and_naming_one_adds_it():
     world = a_world()
     a_policy(world, "wide", {"app": "a"}, limits={"memory": "40Gi", "cores": 20},
              onExceed={"measured": "suspend", "grace": "1s"})  # fmt: skip
@@ -164,18 +86,18 @@ def test_of_several_policies_the_strictest_word_of_each_holds_and_naming_one_add
     every = [read_policy(one) for (plural, *_), one in world.kept.items() if plural == POLICIES]
     both = bound_of(holding(every, {"app": "a", "tier": "b"}))
     assert (both.memory_bytes, both.cores_permille) == (GIB, 200)
-    assert (both.measured, both.grace_ns) == ("terminate", 10**9)
+    assert (both.floor.measured, both.floor.grace_ns) == ("terminate", 10**9)
     assert str(both) == "the strictest of QuotaPolicies team/narrow, team/wide"
     assert bound_of(holding(every, {}, "huge")).memory_bytes == 8 * GIB, "the default holds, too"
     assert bound_of(holding(every, {"tier": "b"}, "huge")).memory_bytes == GIB
     world.put("resourceclaims", "claim", NAMESPACE, spec=claim_spec())
     assert refusal(world, a_pod(metadata={"labels": {"app": "a"}})).endswith(
-        "asks for coresPermille: 300: QuotaPolicy team/wide allows at most 200 of each device; ask "
-        "for 200 or less, or have the policy changed"
+        "requests coresPermille: 300: QuotaPolicy team/wide allows at most 200 of each device; "
+        "request 200 or less, or have the policy changed"
     )
     said = refusal(world, a_pod(metadata={"labels": {"app": "a", "tier": "b"}}))
-    assert "asks for memory: 8Gi" in said
-    assert "asks for coresPermille: 300" in said
+    assert "requests memory: 8Gi" in said
+    assert "requests coresPermille: 300" in said
 
 
 POLICIES = "quotapolicies"
@@ -187,15 +109,19 @@ def test_policies_that_cannot_be_compared_or_read_refuse_the_pod():
     a_policy(world, "cores", {"app": "a"})
     a_policy(world, "tflops", {"app": "a"}, limits={"tflops": 10})
     said = refusal(world, a_pod(metadata={"labels": {"app": "a"}}))
-    assert "bound compute in cores and in TFLOPS" in said
+    assert "bound compute in both cores and TFLOPS" in said
     a_policy(world, "bad", {"app": "b"}, limits={"cores": 150})
     assert "bad is not valid" in refusal(world, a_pod(metadata={"labels": {"app": "b"}}))
 
 
 LABELS = some.dictionaries(some.sampled_from("abc"), some.just("x"), max_size=3)
+
+
 LIMITS = some.fixed_dictionaries({
     "memory": some.integers(1, 64).map(lambda n: f"{n}Gi"), "cores": some.integers(1, 100),
 })  # fmt: skip
+
+
 EXCEED = some.fixed_dictionaries(
     {"measured": some.sampled_from(STEPS), "grace": some.sampled_from(["0s", "5s", "60s", "24h"])}
 )
@@ -206,7 +132,9 @@ EXCEED = some.fixed_dictionaries(
     several=some.lists(some.tuples(LABELS, LIMITS, EXCEED), min_size=1, max_size=4),
     labels=LABELS, more=LABELS, named=some.integers(0, 4),
 )  # fmt: skip
-def test_neither_a_label_more_nor_a_name_lifts_what_selects_a_pod(several, labels, more, named):
+def test_neither_more_labels_nor_naming_a_policy_loosens_the_policies_that_select_a_pod(
+    several, labels, more, named
+):
     world = Objects()
     for at, (selector, limits, exceed) in enumerate(several):
         a_policy(world, f"p{at}", selector, limits=limits, onExceed=exceed)
@@ -220,8 +148,8 @@ def test_neither_a_label_more_nor_a_name_lifts_what_selects_a_pod(several, label
     if before is not None:
         assert after.memory_bytes <= before.memory_bytes
         assert after.cores_permille <= before.cores_permille
-        assert STEPS.index(after.measured) >= STEPS.index(before.measured)
-        assert after.grace_ns <= before.grace_ns
+        assert STEPS.index(after.floor.measured) >= STEPS.index(before.floor.measured)
+        assert after.floor.grace_ns <= before.floor.grace_ns
     unnamed = bound_of(holding(every, labels))
     if unnamed is not None:
         assert bound_of(holding(every, labels, name)).memory_bytes <= unnamed.memory_bytes
@@ -230,19 +158,22 @@ def test_neither_a_label_more_nor_a_name_lifts_what_selects_a_pod(several, label
 # What claims say of enforcement.
 
 
-FLOOR = Parameters(measured="terminate", grace_ns=60 * 10**9)
+FLOOR = Settings(measured="terminate", grace_ns=60 * 10**9)
 
 
 @pytest.mark.parametrize(
     ("exceed", "why"),
     [
-        ({"measured": "deny"}, "onExceed.measured: deny: here it is terminate or stricter"),
-        ({"grace": "24h"}, "onExceed.grace: 24h: here it is at most 1m"),
+        (
+            {"measured": "deny"},
+            "onExceed.measured: deny: administrators of this cluster allow terminate or stricter",
+        ),
+        ({"grace": "24h"}, "onExceed.grace: 24h: administrators of this cluster allow at most 1m"),
         ({"measured": "terminate", "grace": "60s"}, ""),
         ({}, ""),
     ],
 )
-def test_a_claim_milder_than_the_chart_s_values_is_refused(exceed, why):
+def test_a_claim_with_milder_enforcement_than_the_charts_values_is_refused(exceed, why):
     spec = claim_spec(exceed)
     said = refusal(a_world(), {"spec": spec}, "resourceclaims", floor=FLOOR)
     assert why in said
@@ -251,7 +182,7 @@ def test_a_claim_milder_than_the_chart_s_values_is_refused(exceed, why):
     assert why in refusal(a_world(), template, "resourceclaimtemplates", floor=FLOOR)
 
 
-def test_a_device_class_may_be_milder_and_a_claim_of_it_not_milder_still():
+def test_a_device_class_may_be_milder_than_the_chart_and_its_claims_no_milder_than_the_class():
     world = a_world()
     opaque = {"driver": "penstock.io", "parameters": {**HEAD, "onExceed": {"measured": "suspend"}}}
     config = [{"opaque": opaque}]
@@ -263,7 +194,7 @@ def test_a_device_class_may_be_milder_and_a_claim_of_it_not_milder_still():
     assert "suspend or stricter" in refusal(world, denies, "resourceclaims", floor=FLOOR)
 
 
-def test_an_agent_holds_what_no_administrator_said_to_its_bounds_for_users():
+def test_an_agent_applies_its_bounds_for_users_to_what_no_administrator_set():
     bounds = Bounds("throttle", 60 * 10**9)
     mild = Request(("x",), None, None, measured="deny", grace_ns=24 * 3600 * 10**9)
     assert bounds.bounded(mild) == mild
@@ -280,10 +211,10 @@ def test_an_agent_holds_what_no_administrator_said_to_its_bounds_for_users():
 
 
 @pytest.mark.parametrize("memory", ["1e30", "9223372036854775808", "8Ei"])
-def test_memory_that_a_scheduler_would_count_as_nothing_is_refused(memory):
+def test_memory_that_overflows_in_a_scheduler_is_refused(memory):
     spec = claim_spec(amounts={"memory": memory})
     said = with_surroundings(a_world(), lambda around: review_claim(spec, around))
-    assert "memory is at most 9223372036854775807 bytes" in said.refusals[0]
+    assert "the maximum is 9223372036854775807 bytes" in said.refusals[0]
 
 
 def test_an_amount_that_a_claim_leaves_out_is_bounded_too():
@@ -295,17 +226,17 @@ def test_an_amount_that_a_claim_leaves_out_is_bounded_too():
     world.put("nodes", "n", metadata={"annotations": annotations})
     world.put("resourceclaims", "claim", NAMESPACE, spec=claim_spec(amounts={}))
     said = refusal(world, a_pod())
-    assert "says no memory, and would get an eighth of the device" in said
+    assert "does not set memory, and would get an eighth of the device" in said
     assert "coresPermille" not in said, "an eighth is within 30 %"
 
 
-def test_a_cap_of_devices_is_not_passed_by_asking_for_all_of_them():
+def test_a_claim_for_all_devices_of_a_node_is_refused_where_a_cap_counts_devices():
     world = a_world()
     world.put("quotacaps", "default", NAMESPACE, spec={"hard": {"vgpus": 10}})
     spec = claim_spec(allocationMode="All")
     claim = {"metadata": {"uid": "c", "name": "c"}, "spec": spec}
     (why,) = asyncio.run(further(world, claim))
-    assert "allocationMode All takes as many devices as the node has: ask for a count" in why
+    assert "allocationMode All takes as many devices as the node has: request a count" in why
 
 
 async def further(
@@ -327,7 +258,7 @@ async def further(
         await asyncio.gather(running, return_exceptions=True)
 
 
-def test_a_second_word_never_lowers_an_entry_and_a_dry_run_writes_none():
+def test_a_second_request_never_lowers_a_pending_entry_and_a_dry_run_writes_none():
     world = a_world()
     world.put("quotacaps", "default", NAMESPACE, spec={"hard": {"vgpus": 10}})
 
@@ -347,7 +278,7 @@ def test_a_second_word_never_lowers_an_entry_and_a_dry_run_writes_none():
     assert pending()["c"]["vgpus"] == 10
 
 
-def test_a_claim_of_many_alternatives_costs_the_api_server_a_few_looks():
+def test_a_claim_of_many_alternatives_costs_the_api_server_few_requests():
     world = a_world()
     alternatives = [
         {"name": f"a{n}", "deviceClassName": "vgpu.penstock.io", "capacity": {"requests": {}}}
@@ -366,101 +297,6 @@ def test_a_claim_of_many_alternatives_costs_the_api_server_a_few_looks():
     assert world.asked["get deviceclasses"] == 0
 
 
-# On the node, when the claim is prepared.
-
-
-def prepared(
-    world: Objects,
-    *,
-    share: dict[str, str] | None = None,
-    config: list[Any] | None = None,
-    unseen: frozenset[str] | None = frozenset({"kube-system"}),
-) -> Any:
-    result = {
-        "request": "gpu", "driver": "penstock.io", "pool": "node", "device": "gpu-1",
-        "consumedCapacity": share or {"memory": "8Gi", "coresPermille": "300"},
-    }  # fmt: skip
-    claim = {
-        "metadata": {"name": "claim", "namespace": NAMESPACE, "uid": "uid-claim"},
-        "status": {
-            "allocation": {"devices": {"results": [result], "config": config or []}},
-            "reservedFor": [{"resource": "pods", "name": "pod", "uid": "uid-pod"}],
-        },
-    }
-    granted = read_claim(claim, ClaimRef(NAMESPACE, "claim", "uid-claim"), "node")
-    found = asyncio.run(Scrutiny(world, unseen).look(claim, granted, {}))
-    return found.allocation({"gpu-1": "GPU-1"})
-
-
-def seen_pod(world: Objects, **more: Any) -> None:
-    pod = a_pod(**more)
-    pod["spec"] |= GATE
-    pod["metadata"]["labels"] = {**LABEL, **pod["metadata"].get("labels", {})}
-    world.put("pods", "pod", NAMESPACE, metadata=pod["metadata"], spec=pod["spec"])
-
-
-def test_a_pod_that_the_webhook_did_not_complete_gets_nothing_but_where_it_does_not_look():
-    world = a_world()
-    pod = a_pod(container={"securityContext": {"privileged": True}})
-    world.put("pods", "pod", NAMESPACE, metadata=pod["metadata"], spec=pod["spec"])
-    with pytest.raises(PenstockError, match="make the Pod anew, after its claim"):
-        prepared(world)
-    with pytest.raises(PenstockError, match="is privileged"):
-        prepared(world, unseen=None)
-    assert prepared(world, unseen=frozenset({NAMESPACE}))
-
-
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"container": {"securityContext": {"privileged": True}}}, "is privileged"),
-        ({"metadata": {"labels": {"app": "small"}}}, "has 8Gi of a device.*small allows 1Gi"),
-        ({"metadata": {"uid": "another"}}, "none of the Pods"),
-    ],
-)
-def test_a_pod_that_may_have_no_share_is_refused_again_on_the_node(changes, why):
-    world = a_world()
-    a_policy(world, "small", {"app": "small"}, limits={"memory": "1Gi"})
-    seen_pod(world)
-    assert prepared(world).shares
-    seen_pod(world, **changes)
-    with pytest.raises(PenstockError, match=why):
-        prepared(world)
-
-
-def test_a_runtime_on_a_kernel_of_its_own_is_refused_again_on_the_node():
-    world = a_world()
-    world.put("runtimeclasses", "micro", handler="kata-qemu")
-    seen_pod(world)
-    world.kept["pods", NAMESPACE, "pod"]["spec"]["runtimeClassName"] = "micro"
-    with pytest.raises(PenstockError, match="runs containers by kata-qemu"):
-        prepared(world)
-
-
-def opaque(source: str, **exceed: str) -> dict[str, Any]:
-    parameters = {**HEAD, "onExceed": exceed}
-    return {"source": source, "opaque": {"driver": "penstock.io", "parameters": parameters}}
-
-
-def test_a_claim_s_words_are_only_stricter_than_those_of_its_class_and_of_policies():
-    world = a_world()
-    seen_pod(world, metadata={"labels": {"app": "patient"}})
-    mild = opaque("FromClaim", measured="deny", grace="24h")
-    alone = prepared(world, config=[mild])
-    assert (alone.measured, alone.bound_measured, alone.bound_grace) == ("deny", True, True)
-    of_class = prepared(world, config=[mild, opaque("FromClass", measured="suspend")])
-    assert (of_class.measured, of_class.bound_measured) == ("suspend", False)
-    assert of_class.bound_grace, "of that the class said nothing"
-    exceed = {"measured": "throttle", "grace": "20s"}
-    a_policy(world, "patient", {"app": "patient"}, onExceed=exceed)
-    held = prepared(world, config=[mild])
-    assert (held.measured, held.grace_ns) == ("throttle", 20 * 10**9)
-    assert not held.bound_measured
-    assert not held.bound_grace
-    strict = prepared(world, config=[opaque("FromClaim", measured="terminate", grace="1s")])
-    assert (strict.measured, strict.grace_ns) == ("terminate", 10**9)
-
-
 # Who asks the webhook.
 
 
@@ -472,7 +308,7 @@ def hooks(world: Objects) -> list[dict[str, Any]]:
     ]
 
 
-def test_only_who_knows_the_word_is_answered_and_replicas_have_the_same_one():
+def test_only_callers_that_know_the_secret_path_are_answered_and_replicas_share_it():
     world = a_world()
     service = {"namespace": "p", "name": "admit", "port": 443}
     for kind in CONFIGURATIONS:

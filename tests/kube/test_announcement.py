@@ -1,4 +1,4 @@
-"""What a node says of itself at the API server; here it is an object without a kubelet."""
+"""What an agent writes on its Node object, which has no kubelet here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import time
 
 import pytest
-from tests.kube.placing import node
+from tests.kube.support.placing import node
 
 from penstock.kube.kubelet.node_annotation import Announcement
 from penstock.kube.objects.api_client import NODES, Api
@@ -25,12 +25,14 @@ def made(cluster):
 
 
 @pytest.mark.usefixtures("made")
-def test_a_node_s_way_is_people_s_to_label_where_both_are_served_and_else_its_agent_s(cluster):
+def test_a_node_is_labelled_by_people_where_both_modes_are_served_and_else_by_its_agent(
+    cluster,
+):
     def label(value: str | None) -> None:
         cluster.core.patch_node(NAME, {"metadata": {"labels": {WAY: value}}})
 
     async def after(api: Api, *, people: bool, way: str, labelled: str | None) -> str:
-        """What the label says when the node has been announced."""
+        """The label of the node after the agent has announced it."""
         label(labelled)
         one = Announcement(api, NAME, way, way_is_labelled=people)
         duties = [asyncio.create_task(one.cache.run()), asyncio.create_task(one.run())]

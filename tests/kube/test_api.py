@@ -1,4 +1,4 @@
-"""The connection to an API server, and the cache of its objects, on a real one that fails."""
+"""The API client and its cache, on a real API server that fails."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_objects_are_made_read_changed_and_removed_and_refusals_say_what_to_do(c
     asyncio.run(work())
 
 
-def test_long_lists_come_whole(cluster, pods):
+def test_long_lists_are_read_completely(cluster, pods):
     async def work():
         async with await Api.connect(cluster.layout.kubeconfig) as api:
             names = {f"map-{number}" for number in range(1100)}  # three pages
@@ -91,7 +91,7 @@ def test_long_lists_come_whole(cluster, pods):
     asyncio.run(work())
 
 
-def test_a_cache_follows_through_kills_of_the_server_and_forgotten_versions(cluster, pods):
+def test_a_cache_stays_current_through_kills_of_the_server_and_expired_versions(cluster, pods):
     async def work():
         where = pods.namespace
         async with (
@@ -138,7 +138,7 @@ def test_a_cache_follows_through_kills_of_the_server_and_forgotten_versions(clus
     asyncio.run(work())
 
 
-def test_a_watch_that_is_given_up_leaves_no_connection(cluster, pods):
+def test_an_abandoned_watch_leaves_no_connection(cluster, pods):
     async def work():
         began = asyncio.Event()
 
@@ -163,7 +163,7 @@ def test_a_watch_that_is_given_up_leaves_no_connection(cluster, pods):
     assert not [str(one.message) for one in said]
 
 
-def test_no_cluster_and_no_server_are_told(tmp_path, monkeypatch):
+def test_a_missing_cluster_and_a_missing_server_are_errors_that_say_so(tmp_path, monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     nothing = tmp_path / "nothing"
     nonsense = tmp_path / "nonsense"
@@ -182,6 +182,6 @@ def test_no_cluster_and_no_server_are_told(tmp_path, monkeypatch):
         async with await Api.connect(nobody) as api:
             await api.list(PODS)
 
-    with pytest.raises(ApiError, match="does not answer") as error:
+    with pytest.raises(ApiError, match="does not respond") as error:
         asyncio.run(ask())
     assert error.value.is_passing

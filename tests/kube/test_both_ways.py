@@ -1,20 +1,18 @@
-"""What holds for Pods with a share, by claims and by extended resources alike."""
+"""What holds for Pods with a share in both modes, by claims and by extended resources."""
 
 from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
-from tests.kube.nodes import CDI, STATE
-from tests.kube.pods import this_python
-from tests.kube.waiting import until
-from tests.kube.ways import MIB, BothWays, Share
+from tests.kube.support.nodes import CDI, STATE
+from tests.kube.support.pods import INSIDE, this_python
+from tests.kube.support.waiting import until
+from tests.kube.support.ways import MIB, BothWays, Share
 
 pytestmark = pytest.mark.kube
 
-INSIDE = Path(__file__).parent / "inside"
 WAYS = ("dra", "plugin")
 
 
@@ -39,7 +37,7 @@ def first_line(pods, name: str) -> dict | None:
 
 
 def events(pods, name: str) -> dict[str, str]:
-    """Of a Pod: messages by reason."""
+    """The messages of a Pod's events, by reason."""
     found = pods.core.list_namespaced_event(
         pods.namespace, field_selector=f"involvedObject.name={name}"
     ).items
@@ -58,7 +56,10 @@ print(json.dumps([(one.tag, one.busy_ns, one.at_ns, one.peak_memory_bytes) for o
 
 
 def recorded(node, pod: str) -> tuple[int, int, int]:
-    """Of the processes of a Pod's tenant, by the device itself: busy and at (ns), peak (bytes)."""
+    """The device's own record of a Pod's tenant.
+
+    Busy time and its clock (ns), peak of memory (bytes).
+    """
     done = node.call(sys.executable, "-c", RECORD, f"{STATE}/machines")
     assert done.returncode == 0, done.stderr
     of_it = [one for one in json.loads(done.stdout) if (one[0] or "").startswith(f"{pod}.")]
@@ -68,7 +69,7 @@ def recorded(node, pod: str) -> tuple[int, int, int]:
 WINDOW_NS = 4 * 10**9
 
 
-def test_a_numba_program_is_held_to_its_memory_and_compute_and_who_goes_past_is_ended(pods, ways):
+def test_a_numba_program_is_held_to_its_quota_and_one_that_bypasses_the_shim_is_ended(pods, ways):
     shares = {"dra": Share(2048, 150), "plugin": Share(3072, 250)}
     for way, share in shares.items():
         mounts = tuple(this_python())
@@ -85,7 +86,7 @@ def test_a_numba_program_is_held_to_its_memory_and_compute_and_who_goes_past_is_
         assert said["within"] is None
 
         def used(n=name, on=node) -> float:
-            """Permille of the device's time in some seconds, as the device counts it."""
+            """The permille of the device's time that was used in some seconds, by its own count."""
             busy_ns, at_ns, _ = recorded(on, n)
             later = until(
                 "seconds have passed",
@@ -113,7 +114,7 @@ def test_a_numba_program_is_held_to_its_memory_and_compute_and_who_goes_past_is_
 
 
 def within(permille: float, most: float) -> float:
-    """The same. Raises AssertionError: it is more than it may be."""
+    """The record, as `recorded`. Raises AssertionError if it is more than the share allows."""
     assert permille <= most
     return permille
 
@@ -126,7 +127,7 @@ ROOT_OF_NOTHING = {
 
 
 def test_pods_with_user_namespaces_of_their_own_have_shares_that_hold(pods, ways):
-    """`hostUsers: false`: root in the container is nobody on the node."""
+    """With `hostUsers: false` root in the container is an unprivileged user on the node."""
     program = (
         "sh",
         "-c",
@@ -159,17 +160,17 @@ def test_pods_with_user_namespaces_of_their_own_have_shares_that_hold(pods, ways
 
 
 def metered_byte_s(node, pod: str) -> float:
-    """Memory over time of a Pod's tenants, as the node's meter has it."""
+    """The byte-seconds of memory of a Pod's tenants, by the node's meter."""
     done = node.run("usage", "--since=1h", "-o", "json")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["usage"]
     return sum(row["memory_byte_seconds"] for row in rows if row["tenant"].startswith(f"{pod}."))
 
 
-def test_after_a_reboot_claims_hold_again_and_what_the_kubelet_rejects_frees_its_share(
+def test_after_a_reboot_claims_hold_again_and_a_pod_that_the_kubelet_rejects_frees_its_share(
     cluster, pods, ways
 ):
-    """Kubelets reject Pods with devices of a plugin that has not registered yet, and for good."""
+    """A kubelet rejects Pods for good if the plugin of their devices has not registered yet."""
     dra, plugin = (ways.nodes[way] for way in WAYS)
     most = Share(100_000, 900)  # no second one fits on a device
     program = ("python3", INSIDE / "look.py", "stay")

@@ -1,4 +1,4 @@
-"""What claims grant, what slices tell, without a cluster: bad objects are refused in words."""
+"""Claims and slices without a cluster: what they grant and list, and why bad ones are refused."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from penstock.kube.kubelet.resource_slices import (
 )
 from penstock.kube.objects.api_client import ApiError
 from penstock.kube.objects.node_devices import NodeDevice
-from penstock.kube.objects.opaque_parameters import Parameters, parameters_for, read_parameters
+from penstock.kube.objects.opaque_parameters import parameters_for, read_parameters
 from penstock.kube.objects.quantity import parse_whole
 from penstock.model import PenstockError
 from penstock.node.admission.resize import Resize, resized
 from penstock.node.admission.scheduled_cap import accounted_label
 from penstock.node.tenants.grant import DeviceGrant, Grant
+from penstock.policy.resolve import Settings
 from penstock_api.v1 import agent_pb2
 
 REF = ClaimRef("team", "claim", "uid-1")
@@ -55,7 +56,7 @@ def a_claim(*results: dict, config: list | None = None, **status: object) -> dic
     }
 
 
-def test_shares_of_a_claim_become_one_tenant_also_two_of_one_device():
+def test_all_shares_of_a_claim_become_one_tenant_even_two_of_one_device():
     other = {"memory": "512Mi", "coresPermille": "50"}
     granted = read_claim(
         a_claim(
@@ -74,7 +75,7 @@ def test_shares_of_a_claim_become_one_tenant_also_two_of_one_device():
         granted.allocation({})
 
 
-def test_the_tenant_has_its_pod_s_name_only_where_that_stays_the_pod():
+def test_a_tenant_is_named_after_its_pod_only_if_the_claim_belongs_to_that_pod():
     claim = a_claim()
     owner = {"kind": "Pod", "name": "web-0", "uid": "p", "controller": True}
     claim["metadata"]["ownerReferences"] = [owner]
@@ -100,7 +101,7 @@ def test_the_tenant_has_its_pod_s_name_only_where_that_stays_the_pod():
         ),
     ],
 )  # fmt: skip
-def test_what_nobody_can_prepare_is_refused_with_a_reason(claim, why):
+def test_an_allocation_that_cannot_be_prepared_is_refused_with_a_reason(claim, why):
     with pytest.raises(PenstockError, match=why) as refused:
         read_claim(claim, REF, "node-1")
     assert refused.value.fix
@@ -109,7 +110,7 @@ def test_what_nobody_can_prepare_is_refused_with_a_reason(claim, why):
 def test_another_claim_of_the_same_name_is_not_prepared():
     claim = a_claim()
     claim["metadata"]["uid"] = "uid-2"
-    with pytest.raises(PenstockError, match="another claim"):
+    with pytest.raises(PenstockError, match="a newer claim has its name"):
         read_claim(claim, REF, "node-1")
 
 
@@ -121,16 +122,16 @@ def opaque(source: str, requests: list | None = None, **said: object) -> dict:
     }  # fmt: skip
 
 
-def test_the_claim_goes_before_its_class_key_by_key_whatever_their_order():
+def test_each_key_of_a_claim_overrides_its_class_in_any_order():
     configs = [
         opaque("FromClaim", ["gpu"], mode="elastic"),
         opaque("FromClass", mode="strict", policy="small", onExceed={"grace": "3s"}),
         opaque("FromClaim", ["other"], policy="large"),
         {"source": "FromClaim", "opaque": {"driver": "else.io", "parameters": 3}},
     ]
-    expected = Parameters("elastic", "small", None, 3 * 10**9)
+    expected = Settings("elastic", "small", None, 3 * 10**9)
     assert parameters_for("gpu", configs) == parameters_for("gpu/sub", configs) == expected
-    assert parameters_for("other", configs) == Parameters("strict", "large", None, 3 * 10**9)
+    assert parameters_for("other", configs) == Settings("strict", "large", None, 3 * 10**9)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_the_claim_goes_before_its_class_key_by_key_whatever_their_order():
         ({**OURS, "onExceed": {"grace": "25h"}}, "24h"),
     ],
 )
-def test_wrong_parameters_say_what_is_wrong_with_them(parameters, why):
+def test_invalid_parameters_are_refused_with_what_is_wrong(parameters, why):
     with pytest.raises(PenstockError, match=why):
         read_parameters(parameters)
 
@@ -168,7 +169,7 @@ devices = some.builds(
 
 @settings(max_examples=25)
 @given(some.lists(devices, max_size=150, unique_by=lambda one: one.uuid))
-def test_slices_tell_every_device_once_within_the_bounds_that_servers_check(given_devices):
+def test_slices_list_every_device_once_within_the_limits_that_servers_check(given_devices):
     slices = slices_of("node", "uid", given_devices, 7)
     entries = [entry for one in slices for entry in one["spec"]["devices"]]
     assert [entry["name"] for entry in entries] == [device_name(one.uuid) for one in given_devices]
@@ -205,7 +206,7 @@ def test_a_server_s_way_of_writing_a_slice_is_the_same_slice():
     assert _told(ours) != _told(theirs)
 
 
-def test_versions_are_such_as_expressions_compare():
+def test_driver_versions_are_written_so_that_expressions_can_compare_them():
     assert [semantic_version(one) for one in ("580.65.06", "13.0", "9", "", "1.2.3.4", "x.1")] == [
         "580.65.6", "13.0.0", "9.0.0", "", "", ""
     ]  # fmt: skip
@@ -236,7 +237,7 @@ def test_a_pod_s_claims_are_those_named_and_those_made_for_it():
     )
 
 
-def test_an_event_of_a_tenant_is_one_event_of_the_pod_with_its_count():
+def test_repeated_events_of_a_tenant_are_one_event_of_its_pod_with_a_count():
     told = Told(0, 1.0, 1.0, "")
     for at, count in ((10, 2), (20, 3)):
         event = agent_pb2.Event(tenant="t", event="deny", reason="too much")
@@ -244,7 +245,7 @@ def test_an_event_of_a_tenant_is_one_event_of_the_pod_with_its_count():
         event.time.FromSeconds(at)
         told = told.and_then(event)
     assert (told.count, told.last_s) == (5, 20)
-    assert told.message == "too much; 1 of 2 bytes were in use, 3 more were asked for"
+    assert told.message == "too much; 1 of 2 bytes were in use, 3 more were requested"
     pod = NodePod("n", "p" * 250, "u", has_ended=False, claims=frozenset())
     body = event_of(pod, agent_pb2.Tenant(labels={"penstock.io/owner": "o"}), "deny", told, "node")
     assert (body["reason"], body["type"], body["count"]) == ("VgpuMemoryDenied", "Warning", 5)
@@ -253,24 +254,26 @@ def test_an_event_of_a_tenant_is_one_event_of_the_pod_with_its_count():
 
 
 @given(some.text(max_size=50), some.text(max_size=2000))
-def test_whatever_an_agent_tells_becomes_a_short_message(details, reason):
+def test_any_event_of_an_agent_becomes_a_short_message(details, reason):
     assert len(message_of(agent_pb2.Event(event="kill", reason=reason, details=details))) <= 1000
 
 
 def a_grant(labels: dict[str, str]) -> Grant:
     share = DeviceGrant(UUID, 0, "m", 4 << 30, 300, 8 << 30, 0)
-    return Grant("t", "strict", (share,), ("c",), "root", "2026-01-01", None, labels=labels)
+    return Grant("t", (share,), ("c",), "root", "2026-01-01", labels=labels)
 
 
 @given(some.integers(1 << 20, 8 << 30), some.integers(1, 1000))
-def test_a_tenant_may_move_below_what_was_accounted_and_never_above(memory_bytes, cores_permille):
+def test_a_tenant_may_be_resized_below_its_accounted_share_and_never_above_it(
+    memory_bytes, cores_permille
+):
     grant = a_grant(dict([accounted_label(UUID, 6 << 30, 500)]))
     change = Resize(memory_bytes=memory_bytes, cores_permille=cores_permille)
     if memory_bytes <= 6 << 30 and cores_permille <= 500:
         after, _ = resized(grant, change, list)
         assert after.devices[0].memory_bytes == memory_bytes
     else:
-        with pytest.raises(PenstockError, match="accounted 6Gi and 50 %") as refused:
+        with pytest.raises(PenstockError, match="accounted for 6Gi and 50 %") as refused:
             resized(grant, change, list)
         assert refused.value.reason == "not-allowed"
     resized(a_grant({}), change, list)  # nobody accounted for it: what is free may be had
@@ -284,14 +287,14 @@ def test_a_tenant_may_move_below_what_was_accounted_and_never_above(memory_bytes
         Resize(memory_bytes=memory_bytes, accounted=True).check()
 
 
-def test_accounts_that_nobody_wrote_so_give_nothing_more():
+def test_malformed_accounts_of_a_share_allow_no_growth():
     grant = a_grant({f"accounted/{UUID}": "much"})
-    with pytest.raises(PenstockError, match="correct it"):
+    with pytest.raises(PenstockError, match="correct the label"):
         resized(grant, Resize(cores_permille=400), list)
 
 
 class SlowServer:
-    """It has no slices, and answers writes when it is let."""
+    """An API server without slices that answers writes only when the test lets it."""
 
     def __init__(self) -> None:
         self.asked, self.answers = asyncio.Event(), asyncio.Event()

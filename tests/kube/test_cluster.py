@@ -1,4 +1,4 @@
-"""The cluster itself is real: what a test sees on it, it would see on anybody's."""
+"""The cluster of the tests behaves like a real one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 
 import pytest
 from tests.kube.cluster import layout, programs
-from tests.kube.pods import this_python
-from tests.kube.waiting import until
+from tests.kube.support.pods import this_python
+from tests.kube.support.waiting import until
 
 pytestmark = pytest.mark.kube
 
@@ -65,7 +65,7 @@ def test_both_nodes_are_ready_and_run_the_release_that_go_mod_names(cluster):
     }
 
 
-def test_a_pod_tells_from_inside_who_it_is_and_the_api_hands_its_output_on(cluster, pods):
+def test_a_pod_prints_who_it_is_and_the_api_returns_its_output(cluster, pods):
     for node in layout.NODES:
         pods.start(f"on-{node}", "python3", "-c", FROM_INSIDE, node=node)
     for node in layout.NODES:
@@ -86,7 +86,10 @@ def test_a_pod_tells_from_inside_who_it_is_and_the_api_hands_its_output_on(clust
 
 
 def test_pods_and_the_api_server_reach_pods_by_address_and_by_service(cluster, pods):
-    """As webhooks are reached; from node to node, and through kube-proxy."""
+    """The API server reaches a Pod as it reaches webhooks.
+
+    Pods reach each other between nodes and through kube-proxy.
+    """
     serve = ("python3", "-m", "http.server", "8080", "--directory", "/etc")
     pods.start("server", *serve, node="node-1", labels={"app": "server"})
     served = pods.until_phase("server", "Running")

@@ -1,4 +1,4 @@
-"""Policies, caps and who leads, on a real cluster."""
+"""Policies, caps and leader election on a real cluster."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import time
 
 import pytest
 from kubernetes import client
-from tests.kube import controlling
 from tests.kube.cluster.layout import API_ADDRESS
-from tests.kube.controlling import GROUP, NAMESPACE, VERSION
-from tests.kube.waiting import until
+from tests.kube.support import controlling
+from tests.kube.support.controlling import GROUP, NAMESPACE, VERSION
+from tests.kube.support.waiting import until
 
 from penstock.kube.controller.leader_election import Leader, NotLeadingError
 from penstock.kube.objects.api_client import Api
@@ -29,7 +29,7 @@ def test_a_policy_says_whether_it_holds_and_for_which_pods(cluster, pods, things
     for number in range(7):
         pods.start(f"ranker-{number}", "sleep", "1000", labels={"app": "ranker"})
     pods.start("other", "sleep", "1000", labels={"app": "other"})
-    until("it counts seven", lambda: things.condition("ranker")[1] == "holds for 7 Pods")
+    until("it counts seven", lambda: things.condition("ranker")[1] == "applies to 7 Pods")
     status = things.status("ranker")
     assert status["pods"] == {"count": 7, "names": [f"ranker-{number}" for number in range(5)]}
     assert status["observedGeneration"] == 1
@@ -58,7 +58,7 @@ def test_a_policy_says_whether_it_holds_and_for_which_pods(cluster, pods, things
     assert "every Pod that it selects" in things.condition("default-1")[1]
 
 
-def test_what_no_policy_may_say_is_refused_with_the_reason(things):
+def test_an_invalid_policy_is_refused_with_the_reason(things):
     def refused(**spec):
         with pytest.raises(client.ApiException) as error:
             things.policy("wrong", **spec)
@@ -69,7 +69,7 @@ def test_what_no_policy_may_say_is_refused_with_the_reason(things):
     assert "priorityClassName" in refused(priority=3)
     assert "plain machines" in refused(selector={"command": "python*"})
     assert "leave the selector out" in refused(selector={})
-    assert "give one of them" in refused(limits={"memory": "1Gi", "cores": 3, "tflops": 4})
+    assert "keep only one of them" in refused(limits={"memory": "1Gi", "cores": 3, "tflops": 4})
     assert "up must be above down" in refused(
         scale={"max": 3, "metrics": {"cpu": {"up": 40, "down": 40}}}
     )
@@ -85,7 +85,7 @@ def test_what_no_policy_may_say_is_refused_with_the_reason(things):
 
 @pytest.fixture
 def webhook(cluster, tmp_path, controllers):
-    """Two processes that admit claims, as two replicas do; one port each, no load balancer."""
+    """Two processes that admit claims, as two replicas do, each on a port of its own."""
     key, certificate = tmp_path / "key", tmp_path / "certificate"
     subprocess.run(
         [
@@ -99,7 +99,7 @@ def webhook(cluster, tmp_path, controllers):
     processes = [
         subprocess.Popen(
             [
-                *controlling.netns(cluster), sys.executable, "-m", "tests.kube.cap_webhook",
+                *controlling.netns(cluster), sys.executable, "-m", "tests.kube.support.cap_webhook",
                 config, certificate, key, str(port),
             ],
             stdout=subprocess.PIPE, cwd=controlling.PROJECT,
@@ -116,7 +116,10 @@ def webhook(cluster, tmp_path, controllers):
 
 
 def _register(cluster, namespace, webhook, name):
-    """Namespaces by halves: what asks for `half: 0` goes to the first process, …."""
+    """Registers both processes as a webhook for the namespace.
+
+    Objects with the label `half: 0` go to the first process, with `half: 1` to the second.
+    """
     certificate, ports = webhook
     registration = client.AdmissionregistrationV1Api(cluster.api)
     registration.create_validating_webhook_configuration(
@@ -165,22 +168,57 @@ def ask_class(claim: dict, name: str) -> None:
     request["exactly"]["deviceClassName"] = name
 
 
-def test_fifty_claims_and_pods_at_once_never_exceed_the_cap(
-    cluster, pods, things, webhook, anybodys_class
-):
-    """Capped at 100Gi: twelve of 8Gi each. Two processes admit, nobody queues.
-
-    Some ask by a class that names no driver, and so gives devices of any.
-    """
-    controlling.device_class(cluster)
+def make_cap(things, namespace: str) -> None:
     things.custom.create_namespaced_custom_object(
-        GROUP, VERSION, pods.namespace, "quotacaps",
+        GROUP, VERSION, namespace, "quotacaps",
         {
             "apiVersion": f"{GROUP}/{VERSION}", "kind": "QuotaCap",
             "metadata": {"name": "default"},
             "spec": {"hard": {"memory": "100Gi", "cores": 2000}},
         },
     )  # fmt: skip
+
+
+def make_pod(core, namespace: str, number: int, labels: dict[str, str]) -> None:
+    limits = {"penstock.io/memory": "8Gi", "penstock.io/cores-permille": "100"}
+    container = {
+        "name": "main", "image": "penstock.test/debian:1",
+        "resources": {"limits": limits},
+    }  # fmt: skip
+    core.create_namespaced_pod(
+        namespace,
+        {
+            "metadata": {"name": f"one-{number}", "labels": labels},
+            "spec": {"containers": [container], "schedulerName": "nobody"},
+        },
+        _request_timeout=30,
+    )
+
+
+def make_claim(things, namespace: str, number: int, labels: dict[str, str], of: str) -> None:
+    """Makes a claim; each third one names the device class `of`."""
+    claim = things.claim(f"one-{number}", cores=100)
+    claim["metadata"]["labels"] = labels
+    ask_class(claim, GROUP if number % 3 else of)
+    things.resources.create_namespaced_resource_claim(namespace, claim, _request_timeout=30)
+
+
+def delete_one(core, things, namespace: str, number: int) -> None:
+    if number % 5 == 0:
+        core.delete_namespaced_pod(f"one-{number}", namespace, grace_period_seconds=0)
+    else:
+        things.resources.delete_namespaced_resource_claim(f"one-{number}", namespace)
+
+
+def test_fifty_claims_and_pods_at_once_never_exceed_the_cap(
+    cluster, pods, things, webhook, anybodys_class
+):
+    """A cap of 100Gi has room for twelve of 8Gi each. Two processes admit them at once.
+
+    Some claims name a class without a driver, whose devices may be of any.
+    """
+    controlling.device_class(cluster)
+    make_cap(things, pods.namespace)
     unregister = _register(cluster, pods.namespace, webhook, pods.namespace)
 
     def ledger():
@@ -192,26 +230,9 @@ def test_fifty_claims_and_pods_at_once_never_exceed_the_cap(
         labels = {"half": str(number % 2)}
         try:
             if number % 5 == 0:
-                limits = {"penstock.io/memory": "8Gi", "penstock.io/cores-permille": "100"}
-                container = {
-                    "name": "main", "image": "penstock.test/debian:1",
-                    "resources": {"limits": limits},
-                }  # fmt: skip
-                cluster.core.create_namespaced_pod(
-                    pods.namespace,
-                    {
-                        "metadata": {"name": f"one-{number}", "labels": labels},
-                        "spec": {"containers": [container], "schedulerName": "nobody"},
-                    },
-                    _request_timeout=30,
-                )
+                make_pod(cluster.core, pods.namespace, number, labels)
             else:
-                claim = things.claim(f"one-{number}", cores=100)
-                claim["metadata"]["labels"] = labels
-                ask_class(claim, GROUP if number % 3 else anybodys_class)
-                things.resources.create_namespaced_resource_claim(
-                    pods.namespace, claim, _request_timeout=30
-                )
+                make_claim(things, pods.namespace, number, labels, anybodys_class)
         except client.ApiException as error:
             return error.body
         return ""
@@ -234,12 +255,7 @@ def test_fifty_claims_and_pods_at_once_never_exceed_the_cap(
         assert "QuotaCap" in make(50)
         # Whoever goes makes room, once the controller has seen it.
         for number in made[:2]:
-            if number % 5 == 0:
-                cluster.core.delete_namespaced_pod(
-                    f"one-{number}", pods.namespace, grace_period_seconds=0
-                )
-            else:
-                things.resources.delete_namespaced_resource_claim(f"one-{number}", pods.namespace)
+            delete_one(cluster.core, things, pods.namespace, number)
         until("two are free", lambda: ledger()["used"]["vgpus"] == 10)
         assert make(51) == ""
         assert make(52) == ""
@@ -247,49 +263,50 @@ def test_fifty_claims_and_pods_at_once_never_exceed_the_cap(
         unsaid = things.claim("unsaid")
         unsaid["metadata"]["labels"] = {"half": "0"}
         del unsaid["spec"]["devices"]["requests"][0]["exactly"]["capacity"]
-        with pytest.raises(client.ApiException, match="has to be said"):
+        with pytest.raises(client.ApiException, match="must state an amount"):
             things.resources.create_namespaced_resource_claim(pods.namespace, unsaid)
     finally:
         unregister()
         controlling.no_device_class(cluster)
 
 
+def candidate(connection, lease: str, name: str, spans: list[tuple[str, float, float]]):
+    """A candidate that acts while it leads; of each term it adds begin and last act to `spans`."""
+    leader = Leader(connection, NAMESPACE, lease, name, duration_s=4, deadline_s=2.5, retry_s=0.3)
+
+    async def act():
+        began = last = time.monotonic()
+        try:
+            while True:
+                await asyncio.sleep(0.01)
+                leader.check()
+                last = time.monotonic()
+        except NotLeadingError:
+            await asyncio.sleep(3600)
+        finally:
+            spans.append((name, began, last))
+
+    return leader, asyncio.create_task(leader.run(act))
+
+
+async def until_leads(leader, *others):
+    while not leader.leads:
+        await asyncio.sleep(0.01)
+    assert not [one for one in others if one.leads]
+
+
 def test_a_leader_that_is_cut_off_stops_before_another_begins(cluster):
-    """Two candidates; the API server goes away from under the one that leads."""
+    """Of two candidates the leader loses its connection to the API server."""
     config = cluster.layout.kubeconfig
     lease = f"race-{secrets.token_hex(4)}"
-
-    def candidate(connection, name, spans):
-        leader = Leader(
-            connection, NAMESPACE, lease, name, duration_s=4, deadline_s=2.5, retry_s=0.3
-        )
-
-        async def act():
-            began = last = time.monotonic()
-            try:
-                while True:
-                    await asyncio.sleep(0.01)
-                    leader.check()
-                    last = time.monotonic()
-            except NotLeadingError:
-                await asyncio.sleep(3600)
-            finally:
-                spans.append((name, began, last))
-
-        return leader, asyncio.create_task(leader.run(act))
-
-    async def until_leads(leader, *others):
-        while not leader.leads:
-            await asyncio.sleep(0.01)
-        assert not [one for one in others if one.leads]
 
     async def work():
         async with await Api.connect(config) as api, await Api.connect(config) as cut:
             spans: list[tuple[str, float, float]] = []
 
-            one, of_one = candidate(cut, "one", spans)
+            one, of_one = candidate(cut, lease, "one", spans)
             await until_leads(one)
-            two, of_two = candidate(api, "two", spans)
+            two, of_two = candidate(api, lease, "two", spans)
             await asyncio.sleep(1)
             assert not two.leads
             renewals = cut._ask

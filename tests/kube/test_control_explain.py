@@ -1,4 +1,4 @@
-"""Why Pods wait for claims, with figures: twelve causes and some more, each provoked."""
+"""Why Pods wait for claims: each cause, provoked, with its figure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kubernetes import client
-from tests.kube import controlling
 from tests.kube.cluster import layout
-from tests.kube.controlling import GROUP, Things
-from tests.kube.waiting import until
+from tests.kube.support import controlling
+from tests.kube.support.controlling import GROUP, Things
+from tests.kube.support.waiting import until
 
 from penstock.kube.controller.cluster_queries import account
 
 if TYPE_CHECKING:
     from tests.kube.cluster import running
-    from tests.kube.pods import Pods
+    from tests.kube.support.pods import Pods
 
 pytestmark = pytest.mark.kube
 
@@ -44,9 +44,9 @@ WIPED_AFTER_S = 30  # a kubelet's own delay
 
 
 def settled(cluster: running.Cluster, api: client.ResourceV1Api) -> bool:
-    """Whether no kubelet is about to remove the node's slices, those of a test with them.
+    """Whether no kubelet is about to remove slices of its node, those of a test included.
 
-    It does so half a minute after the last driver of its node has gone, and after its own start.
+    It does so half a minute after the last driver of its node ended, and after its own start.
     """
     if any(one.spec.driver == GROUP for one in api.list_resource_slice().items):
         return False
@@ -86,20 +86,20 @@ def slices(cluster):
 
 @dataclass
 class Waiting:
-    """Pods with claims, which wait."""
+    """Makes Pods with claims that wait, and reads why."""
 
     cluster: running.Cluster
     pods: Pods
     things: Things
 
     def claim(self, name: str, **asked: Any) -> None:
-        """One that is not allocated yet."""
+        """Makes a claim, which is not allocated yet."""
         self.things.resources.create_namespaced_resource_claim(
             self.pods.namespace, self.things.claim(name, **asked)
         )
 
     def pod(self, name: str, claim: str = "", cpu: str = "1m", **spec: Any) -> None:
-        """That uses the claim of its own name, or that one."""
+        """Makes a Pod that uses `claim`, or else the claim of its own name."""
         container = {
             "name": "main",
             "image": "penstock.test/debian:1",
@@ -118,12 +118,15 @@ class Waiting:
         self.cluster.core.create_namespaced_pod(self.pods.namespace, body)
 
     def both(self, name: str, *, spec: dict[str, Any] | None = None, **asked: Any) -> None:
-        """A Pod and its claim."""
+        """Makes a Pod and its claim."""
         self.claim(name, **asked)
         self.pod(name, **(spec or {}))
 
     def start_unsaid(self) -> None:
-        """One that is ready but for its node's word, and nothing of ours is on any node here."""
+        """Makes a Pod that is ready but for the condition that a node's agent would write.
+
+        No node here has an agent.
+        """
         container = {"name": "main", "image": "penstock.test/debian:1", "command": ["sleep", "999"]}
         spec = {
             "containers": [container],
@@ -134,7 +137,7 @@ class Waiting:
         self.cluster.core.create_namespaced_pod(self.pods.namespace, body)
 
     def explained(self, name: str) -> str:
-        """All causes."""
+        """All causes of a Pod's waiting, in words."""
         found = asyncio.run(account(self.cluster.layout.kubeconfig, self.pods.namespace, name))
         return "; ".join(found.why.causes)
 
@@ -150,14 +153,14 @@ class Waiting:
         return done.stdout or done.stderr
 
     def until_explained(self, name: str, cause: str) -> None:
-        """Fails with what is said instead."""
+        """Returns when `cause` is among the causes; fails with those that are named instead."""
         end = time.monotonic() + 30
         while cause not in (said := self.explained(name)):
             time.sleep(0.2)
             assert time.monotonic() < end, f"{name}: {said!r} does not name {cause!r}"
 
     def looked_at(self, *names: str) -> None:
-        """Returns once the scheduler has said something of each."""
+        """Returns when the scheduler has written a condition of each Pod."""
         for name in names:
             until(f"{name} was looked at", lambda n=name: self.pods.read(n).status.conditions)
 
@@ -175,22 +178,15 @@ CAUSES = {
     "cpu": "cpu short by 99",
     "bound": "1 node: its claim 'hold-c' is allocated on node node-2",
     "no-claim": "ResourceClaim 'no-claim' does not exist",
-    "no-class": "DeviceClass 'nobodys', which claim 'no-class' asks for, does not exist",
-    "no-template": "its claim 'gpu' could not be made: ",
+    "no-class": "DeviceClass 'nobodys', which claim 'no-class' requests, does not exist",
+    "no-template": "its claim 'gpu' could not be created: ",
     "gated": "held back by its scheduling gates: example.com/later",
-    "nobody": "no scheduler 'nobody' has said anything of it",
+    "nobody": "no scheduler named 'nobody' has reported on it",
 }
 
 
-def test_each_cause_of_waiting_is_named_with_its_figure(cluster, pods, things, slices):
-    """Free: of a 10Gi and 80 %, of b 60Gi and 10 %, of c 30Gi and 50 %."""
-    w = Waiting(cluster, pods, things)
-    w.start_unsaid()
-    for name, memory, cores in (("a", "70Gi", 200), ("b", "20Gi", 900), ("c", "10Gi", 500)):
-        selector = f'device.attributes["penstock.io"].uuid == "{name}"'
-        w.both(f"hold-{name}", memory=memory, cores=cores, selector=selector)
-    for name in "abc":
-        until(f"{name} is held", lambda n=name: pods.read(f"hold-{n}").spec.node_name)
+def make_waiting(w: Waiting) -> None:
+    """A Pod for each cause, named after it."""
     model = 'device.driver == "penstock.io" && device.attributes["penstock.io"].model == "{}"'
     w.both("memory", memory="62Gi", cores=50)
     w.both("device-memory", memory="100Gi", cores=50)
@@ -209,6 +205,18 @@ def test_each_cause_of_waiting_is_named_with_its_figure(cluster, pods, things, s
     w.both("nobody", spec={"schedulerName": "nobody"})
     template = [{"name": "gpu", "resourceClaimTemplateName": "nowhere"}]
     w.pod("no-template", resourceClaims=template)
+
+
+def test_each_cause_of_waiting_is_named_with_its_figure(cluster, pods, things, slices):
+    """Of device a 10Gi and 80 % are free, of b 60Gi and 10 %, of c 30Gi and 50 %."""
+    w = Waiting(cluster, pods, things)
+    w.start_unsaid()
+    for name, memory, cores in (("a", "70Gi", 200), ("b", "20Gi", 900), ("c", "10Gi", 500)):
+        selector = f'device.attributes["penstock.io"].uuid == "{name}"'
+        w.both(f"hold-{name}", memory=memory, cores=cores, selector=selector)
+    for name in "abc":
+        until(f"{name} is held", lambda n=name: pods.read(f"hold-{n}").spec.node_name)
+    make_waiting(w)
     for name, cause in CAUSES.items():
         w.until_explained(name, cause)
     told = w.command("memory").splitlines()
@@ -242,7 +250,9 @@ def test_each_cause_of_waiting_is_named_with_its_figure(cluster, pods, things, s
     # and one that runs is told why it is not ready, by somebody else than its node
     until("it was told", lambda: said("VgpuStateUnknown", "unsaid"), within_s=120)
     node = pods.read("unsaid").spec.node_name
-    expected = f"nobody on node {node} says that its share runs (condition penstock.io/running)"
+    expected = (
+        f"no agent on node {node} reports that its share runs (condition penstock.io/running)"
+    )
     assert expected in said("VgpuStateUnknown", "unsaid")
 
 

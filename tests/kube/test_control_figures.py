@@ -1,4 +1,4 @@
-"""What scaling goes by, from those who measure it: a real agent's page, and pages of requests."""
+"""The sources of figures for scaling: a real agent's page, and pages of requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 import aiohttp
 import pytest
 from tests.agent.conftest import GIB, make_node, node
-from tests.agent.programs import backlogged
+from tests.agent.support.programs import backlogged
 
 from penstock.autoscaling.request_rate import read_metric
 from penstock.kube.controller.pod_metrics import Agents, Kubelets, PodMetrics, source_of
@@ -67,8 +67,8 @@ async def until(look, within_s: float = 40):
     return found
 
 
-def test_use_of_a_quota_is_what_the_node_s_agent_says(node):
-    """A tenant of 30 % that launches without a pause uses all of it; one that rests, nothing."""
+def test_use_of_a_quota_is_what_the_nodes_agent_reports(node):
+    """A tenant of 30 % that launches without a pause uses its whole share, an idle one nothing."""
     busy = {"namespace": "shop", "pod": "busy", "container": "main"}
     granted = node.tenant("busy", cores=300, memory=8 * GIB, labels=busy)
     node.tenant("idle", cores=300, memory=8 * GIB, labels={**busy, "pod": "idle"})
@@ -98,7 +98,7 @@ def test_use_of_a_quota_is_what_the_node_s_agent_says(node):
 
 
 class _Answers(http.server.BaseHTTPRequestHandler):
-    """/counter grows by fifty a second; /hangs, /moved and /large are what pages should not be."""
+    """A server of pages: /counter grows by fifty a second; /hangs, /moved and /large are faulty."""
 
     began = time.monotonic()
 
@@ -134,7 +134,7 @@ def server():
     serving.server_close()
 
 
-def test_requests_a_second_are_a_counter_s_rate_and_bad_pages_hold_up_nobody(server):
+def test_requests_a_second_are_the_rate_of_a_counter_and_bad_pages_delay_nothing(server):
     async def work():
         async with at_work(lambda session: Pages(session, 10**9, None, "anywhere")) as pages:
             good = Page("a", f"{server}/counter", "done_total")
@@ -160,8 +160,8 @@ def test_requests_a_second_are_a_counter_s_rate_and_bad_pages_hold_up_nobody(ser
     asyncio.run(work())
 
 
-def test_a_kubelet_s_figure_is_as_old_as_it_was_first_heard():
-    """Nodes' clocks differ from ours, and a kubelet repeats what it measured last."""
+def test_a_kubelets_figure_is_as_old_as_its_first_report():
+    """The clocks of nodes differ from ours, and a kubelet repeats its last measurement."""
     kubelets = Kubelets(api=None)
 
     class Pod:
@@ -202,7 +202,7 @@ def test_pods_use_is_what_the_metrics_api_says_all_containers_together():
     assert metrics.processors(a_pod("q")) is None
 
 
-def test_what_is_switched_off_is_not_asked_and_said_to_be_off():
+def test_sources_that_are_switched_off_are_not_asked_and_reported_as_off():
     source = source_of("off", None)
     assert source.processors(a_pod("p")) is source.memory_bytes(a_pod("p")) is None
     assert "control.podUse is off" in source.problem(a_pod("p"))
@@ -225,7 +225,7 @@ FOREIGN = [
 ]  # fmt: skip
 
 
-def test_pages_are_those_of_pods_and_services_of_the_workload_s_own_namespace():
+def test_only_pages_of_pods_and_services_in_the_workloads_own_namespace_are_fetched():
     for url in OWN:
         assert not fault_of(a_workload(url), "namespace", ("u", "m")), url
     for url in FOREIGN:
@@ -236,7 +236,7 @@ def test_pages_are_those_of_pods_and_services_of_the_workload_s_own_namespace():
     assert page.address == own.address, "a Pod on its node's network has the node's address"
 
 
-def test_a_service_is_asked_by_its_address_and_only_one_that_leads_to_pods_of_its_namespace():
+def test_a_service_is_asked_by_its_address_only_if_it_leads_to_pods_of_its_namespace():
     spec = {"clusterIP": "10.96.0.7", "selector": {"app": "a"}}
     assert address_of({"spec": spec}) == "10.96.0.7"
     for more in (
@@ -248,8 +248,8 @@ def test_a_service_is_asked_by_its_address_and_only_one_that_leads_to_pods_of_it
         assert not address_of({"spec": {**spec, **more}})
 
 
-def test_one_namespace_s_pages_that_hang_hold_up_nobody_else(server):
-    """Two hundred of them; a figure of another namespace is never older than some seconds."""
+def test_pages_of_one_namespace_that_hang_delay_no_other_namespace(server):
+    """With two hundred such pages, figures of another namespace are only seconds old."""
 
     async def work():
         async with at_work(lambda session: Pages(session, 10**9, None, "anywhere")) as pages:
@@ -267,7 +267,7 @@ def test_one_namespace_s_pages_that_hang_hold_up_nobody_else(server):
     asyncio.run(work())
 
 
-def test_who_hangs_is_asked_less_often_and_who_refuses_at_once_is_not():
+def test_a_server_that_hangs_is_asked_less_often_and_one_that_refuses_at_once_is_not():
     async def work():
         asked = {"hangs": 0, "refuses": 0, "raises": 0}
 
@@ -294,15 +294,15 @@ def test_who_hangs_is_asked_less_often_and_who_refuses_at_once_is_not():
     asyncio.run(work())
 
 
-def test_a_page_that_was_made_to_take_long_takes_no_time():
-    """Braces that nobody closes: each line was searched to the end of the page."""
+def test_a_page_made_to_be_slow_to_parse_is_parsed_at_once():
+    """Braces without an end: each line used to be searched to the end of the page."""
     began_s = time.process_time()
     assert read_metric("m{\n" * 200_000, "m") is None
     assert read_metric('m{a="\n' * 100_000, "m") is None
     assert time.process_time() - began_s < 5
 
 
-def test_of_an_agent_s_page_only_what_is_scaled_is_kept():
+def test_only_the_metrics_of_scaled_workloads_are_kept_of_an_agents_page():
     agents = Agents(None, 10**10)
     line = 'penstock_tenant_{}{{device_uuid="g",namespace="{}",node="n",pod="{}",tenant="t"}} {}\n'
     page = "".join(
@@ -321,7 +321,7 @@ def test_of_an_agent_s_page_only_what_is_scaled_is_kept():
     assert agents.memory_percent([("shop", "q")]).value == 25
 
 
-def test_a_share_that_was_forgotten_is_known_again_when_its_agent_is_back():
+def test_a_forgotten_share_is_known_again_when_its_agent_returns():
     agents = Agents(None, 10**10)
     line = 'penstock_tenant_{}{{namespace="shop",pod="p",tenant="t"}} {}\n'
     page = line.format("memory_quota_bytes", 100) + line.format("memory_used_bytes", 50)

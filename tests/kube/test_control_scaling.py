@@ -1,4 +1,4 @@
-"""Deployments follow their load on a real cluster, whoever leads."""
+"""Deployments follow their load on a real cluster, whichever controller leads."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from kubernetes import client
-from tests.kube import controlling
 from tests.kube.cluster.layout import API_ADDRESS
-from tests.kube.waiting import until
+from tests.kube.support import controlling
+from tests.kube.support.waiting import until
 
 if TYPE_CHECKING:
-    from tests.kube.controlling import Things
+    from tests.kube.support.controlling import Things
     from typing_extensions import Self
 
 pytestmark = pytest.mark.kube
@@ -72,7 +72,10 @@ class Watched:
 def test_replicas_follow_the_load_up_and_down_and_a_killed_leader_changes_nothing(
     cluster, pods, things, controllers, pages
 ):
-    """1 → … → 5 → 1 by the kubelets' figures; each further Pod burns as much as the first."""
+    """The kubelets' figures lead from one replica to five and back.
+
+    Each Pod burns as much as the first.
+    """
     (pages / "load").write_text("burn")
     things.deployment("web", "python3", "-c", BURNER, cpu="40m")
     things.policy(
@@ -114,7 +117,23 @@ def test_replicas_follow_the_load_up_and_down_and_a_killed_leader_changes_nothin
     assert "→" in events[0].message
 
 
-def test_an_autoscaled_target_is_refused_and_demand_from_outside_leads_to_zero_and_back(
+def a_stateful_set_is_scaled_as_well(pods, things, cpu: dict[str, object]) -> None:
+    """A StatefulSet is scaled, here to its minimum."""
+    labels = {"app": "stored"}
+    container = {
+        "name": "main", "image": "penstock.test/debian:1", "command": ["sleep", "1000"],
+    }  # fmt: skip
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    spec = {"serviceName": "", "selector": {"matchLabels": labels}, "template": template}
+    things.apps.create_namespaced_stateful_set(
+        pods.namespace, {"metadata": {"name": "stored"}, "spec": spec}
+    )
+    things.policy("stored", selector={"matchLabels": labels}, scale={**cpu, "min": 2})
+    until("the set is scaled", lambda: things.target("stored").get("replicas") == 2)
+    assert things.target("stored")["kind"] == "StatefulSet"
+
+
+def test_a_target_with_an_autoscaler_is_refused_and_outside_demand_scales_to_zero_and_back(
     cluster, pods, things, pages
 ):
     notes = {
@@ -161,20 +180,7 @@ def test_an_autoscaled_target_is_refused_and_demand_from_outside_leads_to_zero_a
     assert "HorizontalPodAutoscaler twice-hpa" in refused["reason"]
     assert things.replicas("twice") == 2
 
-    # A StatefulSet as well, here to the fewest that there may be.
-    labels = {"app": "stored"}
-    container = {
-        "name": "main", "image": "penstock.test/debian:1", "command": ["sleep", "1000"],
-    }  # fmt: skip
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
-    spec = {"serviceName": "", "selector": {"matchLabels": labels}, "template": template}
-    things.apps.create_namespaced_stateful_set(
-        pods.namespace, {"metadata": {"name": "stored"}, "spec": spec}
-    )
-    things.policy("stored", selector={"matchLabels": labels}, scale={**cpu, "min": 2})
-    until("the set is scaled", lambda: things.target("stored").get("replicas") == 2)
-    assert things.target("stored")["kind"] == "StatefulSet"
-
+    a_stateful_set_is_scaled_as_well(pods, things, cpu)
     # What people turned off stays off, where the policy itself never would.
     things.policy("default-off", selector={"matchLabels": {"app": "off"}}, scale=cpu)
     things.deployment("off", "sleep", "1000", replicas=0)

@@ -1,11 +1,11 @@
-"""Definitions of the custom resources are those of the models; caps and matching are exact."""
+"""The CRDs follow from the models; caps and the matching of policies are exact."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kube.controlling import CRDS
+from tests.kube.support.controlling import CRDS
 
 from penstock.kube.controller import crd
 from penstock.kube.objects.device_amounts import Amounts, of_claim_spec, of_pod, total
@@ -14,6 +14,7 @@ from penstock.kube.quota.caps import Counter, _answers, _Asked, _replaced, read_
 from penstock.kube.quota.policies import holding, matching, reach, read_policy, status_of
 from penstock.kube.quota.policy_bounds import bound_of
 from penstock.model import PenstockError
+from penstock.model.metric import METRICS
 from penstock.policy.schema import QuotaPolicy
 
 
@@ -30,7 +31,7 @@ def test_every_key_of_a_policy_is_in_its_definition():
     assert spec.keys() == whole["Spec"]["properties"].keys()
     assert spec["limits"]["properties"].keys() == whole["Limits"]["properties"].keys()
     metrics = spec["scale"]["properties"]["metrics"]
-    assert set(crd.METRICS) == metrics["properties"].keys()
+    assert {one.key for one in METRICS.values()} == metrics["properties"].keys()
     text = crd.text_of(crd.policy_crd())
     assert "$ref" not in text
     assert "&id" not in text
@@ -154,7 +155,7 @@ def cap_of(*, hard: dict, used: dict):
     return read_cap({"metadata": about, "spec": {"hard": hard}, "status": {"used": used}})
 
 
-def test_what_is_held_and_what_was_just_admitted_count_together_to_the_last_byte():
+def test_held_and_just_admitted_amounts_count_together_against_a_cap_to_the_byte():
     cap = cap_of(hard={"memory": "40Gi"}, used={"vgpus": 2, "memoryBytes": 20 << 30})
     ten, byte = Amounts(1, 10 << 30, 100), Amounts(1, 1, 0)
     *admitted, refused = ask(cap, ten, ten, byte)
@@ -165,12 +166,12 @@ def test_what_is_held_and_what_was_just_admitted_count_together_to_the_last_byte
     assert admitted is None
 
 
-def test_each_capped_amount_is_counted_for_itself_and_has_to_be_said():
+def test_each_capped_amount_is_counted_separately_and_must_be_stated():
     cap = cap_of(hard={"vgpus": 3, "cores": 60}, used={"vgpus": 1, "coresPermille": 300})
     assert ask(cap, Amounts(2, None, 300)) == [None]  # memory is not capped
-    assert "vgpus: 3 asked for, 1 of 3 taken" in ask(cap, Amounts(3, 0, 0))[0]
-    assert "cores: 30.1% asked for, 30% of 60% taken" in ask(cap, Amounts(1, 0, 301))[0]
-    assert "caps cores, so that has to be said" in ask(cap, Amounts(1, 1 << 30, None))[0]
+    assert "vgpus: 3 requested, 1 of 3 taken" in ask(cap, Amounts(3, 0, 0))[0]
+    assert "cores: 30.1% requested, 30% of 60% taken" in ask(cap, Amounts(1, 0, 301))[0]
+    assert "caps cores, so requests must state an amount" in ask(cap, Amounts(1, 1 << 30, None))[0]
 
 
 STEPS = st.lists(
@@ -183,8 +184,8 @@ STEPS = st.lists(
 
 @settings(deadline=None, max_examples=200)
 @given(steps=STEPS)
-def test_whatever_happens_in_whichever_order_the_cap_is_never_exceeded(steps):
-    """Objects are admitted, come into being or do not, go; the controller looks late."""
+def test_the_cap_is_never_exceeded_in_any_order_of_events(steps):
+    """Objects are admitted, then made or not, and deleted, while the controller sees it late."""
     cap = read_cap(
         {
             "metadata": {"namespace": "n", "name": "default", "resourceVersion": "1"},
@@ -193,14 +194,12 @@ def test_whatever_happens_in_whichever_order_the_cap_is_never_exceeded(steps):
         }
     )
     counter = Counter()
-    version = 1
     exist: dict[str, Amounts] = {}
     admitted: dict[str, Amounts] = {}  # and not there yet
     looks = [({}, 1)]
-    for serial, (what, number) in enumerate(steps):
-        version += 1
+    for version, (what, number) in enumerate(steps, 2):
         if what == "admit":
-            uid, amounts = f"{serial}", Amounts(1, number + 5, 0)
+            uid, amounts = f"{version}", Amounts(1, number + 5, 0)
             (answer,), pending = _answers(cap, [_Asked(uid, amounts, dry=False, answer=None)])
             cap = _replaced(cap, cap.used, pending, cap.counted)
             if answer is None:

@@ -1,4 +1,7 @@
-"""What a node says of its devices is what a scheduler reads; nonsense is refused, never guessed."""
+"""The annotation of a node's devices.
+
+What is written is read back, and malformed text is refused.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ devices = some.builds(
 
 
 @given(some.lists(devices, max_size=8, unique_by=lambda one: one.uuid))
-def test_what_is_written_is_read(given_devices):
+def test_written_devices_are_read_back(given_devices):
     found = read_devices(write_devices(given_devices))
     assert list(found) == sorted(given_devices, key=lambda one: one.index)
 
@@ -44,7 +47,7 @@ KEYS = ["uuid", "index", "model", "memory_bytes", "cores_permille", "tflops", "h
 
 
 @given(some.lists(some.dictionaries(some.sampled_from(KEYS), anything)) | anything)
-def test_nonsense_is_refused_or_harmless(nonsense):
+def test_malformed_devices_are_refused_or_harmless(nonsense):
     try:
         found = read_devices(json.dumps(nonsense))
     except PenstockError:
@@ -53,7 +56,7 @@ def test_nonsense_is_refused_or_harmless(nonsense):
     assert all(0 < one.cores_permille <= 1000 for one in found)
 
 
-def test_bounds_hold():
+def test_a_list_of_devices_beyond_its_bounds_is_refused():
     one = {"uuid": "GPU-1", "index": 0, "model": "m", "memory_bytes": 1, "cores_permille": 1}
     assert read_devices(json.dumps([{**one, "later": 1}])) == (NodeDevice("GPU-1", 0, "m", 1, 1),)
     many = [{**one, "uuid": f"GPU-{number}"} for number in range(MOST_DEVICES + 1)]

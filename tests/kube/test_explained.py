@@ -1,4 +1,4 @@
-"""What `penstock explain` says of Pods, from objects as an API server has them."""
+"""The output of `penstock explain` for Pods, from objects of an API server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UUID = "GPU-00000000-0000-5000-8000-000000000001"
 
 
 class Objects:
-    """An API server that has these, by plural; what it `forbids` it refuses to tell."""
+    """An API server that has these objects, by plural, and refuses to list what it `forbids`."""
 
     def __init__(self, forbids: tuple[str, ...] = (), **objects: list[dict]) -> None:
         self.objects = objects
@@ -99,7 +99,7 @@ def test_a_pod_by_claims_says_what_it_has_and_from_which_device():
     assert found.state == "Running on node-1"
 
 
-def test_a_suspension_stands_in_the_headline_with_its_reason_below():
+def test_a_suspension_is_shown_in_the_headline_with_its_reason_below():
     said = {
         "type": "penstock.io/running", "status": "False", "reason": "VgpuSuspendedByOrder",
         "message": "tenant ranker.1 is suspended: for a while",
@@ -110,7 +110,7 @@ def test_a_suspension_stands_in_the_headline_with_its_reason_below():
     assert cause == "VgpuSuspendedByOrder: tenant ranker.1 is suspended: for a while"
 
 
-def test_a_deleted_pod_on_a_node_that_is_not_ready_says_both_and_what_helps():
+def test_a_deleted_pod_on_a_node_that_is_not_ready_shows_both_causes_and_the_remedy():
     one = pod()
     one["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z"
     found = explained(one, nodes=[node(ready="Unknown")])
@@ -119,12 +119,12 @@ def test_a_deleted_pod_on_a_node_that_is_not_ready_says_both_and_what_helps():
         "node node-1 is not ready"
     )
     (cause,) = found.why.causes
-    assert "Kubelet stopped posting node status): the Pod goes when its kubelet answers" in cause
+    assert "Kubelet stopped posting node status): the Pod ends when its kubelet responds" in cause
     (cause,) = explained(pod(), nodes=[node(ready="Unknown")]).why.causes
     assert cause.endswith("whether the Pod still runs is not known")
 
 
-def test_penstocks_own_events_are_not_told_as_others_words():
+def test_penstocks_own_events_are_not_shown_as_reports_of_others():
     def event(reason: str, component: str) -> dict:
         return {
             "type": "Warning", "reason": reason, "message": "m", "reportingComponent": component,
@@ -142,7 +142,7 @@ def test_penstocks_own_events_are_not_told_as_others_words():
     )  # fmt: skip
 
 
-def test_preemption_is_spoken_of_where_devices_alone_keep_a_pod_away():
+def test_preemption_is_mentioned_only_where_devices_alone_keep_a_pod_waiting():
     devices = write_devices([NodeDevice(UUID, 0, "NVIDIA H200", 80 * GIB)])
     there = node(devices=devices, **{"penstock.io/way": "extender"})
 

@@ -1,4 +1,4 @@
-"""Events of Pods are written for who has the Pod, and no shell on its node."""
+"""Events of Pods are written for people who have no shell on the node."""
 
 from __future__ import annotations
 
@@ -63,19 +63,16 @@ def test_no_advice_needs_a_shell_on_the_node(tmp_path):
     damaged = str(PageError(tmp_path / "usage", "is damaged"))
     assert "remove its directory" in damaged
     said = told(happened("damaged", damaged))
-    assert said.endswith("is damaged: delete the Pod, and whatever made it makes another")
+    assert said.endswith("is damaged: delete the Pod, so that its controller creates another")
 
 
-def test_an_order_without_a_reason_is_said_to_be_one():
-    assert (
-        message_of(pb.Event(event="suspended"))
-        == "by order of an administrator, who gave no reason"
-    )
+def test_a_suspension_ordered_without_a_reason_is_described_as_an_order():
+    assert message_of(pb.Event(event="suspended")) == "by an administrator, who gave no reason"
     assert message_of(pb.Event(event="suspended", reason="for a while")) == "for a while"
 
 
 def test_the_pid_inside_is_that_of_the_innermost_namespace():
-    """In a pid namespace of its own, as a container's process is; here without a container."""
+    """The process is in a pid namespace of its own, as in a container."""
     line = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
     program = "import time; print('up', flush=True); time.sleep(60)"
     with subprocess.Popen([*line, sys.executable, "-c", program], stdout=subprocess.PIPE) as outer:

@@ -1,4 +1,4 @@
-"""The kustomize bases, applied for real: what the page has people type who have no Helm."""
+"""The kustomize bases, applied as the page says for people without Helm."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 
 import pytest
 import yaml
-from tests.kube.chart import NAMESPACE, Chart, traces
-from tests.kube.claims import Claims, look, seen
 from tests.kube.cluster import images, layout
 from tests.kube.cluster.toolchain import PROJECT
-from tests.kube.nodes import forget_plugins
-from tests.kube.waiting import until
+from tests.kube.support.chart import NAMESPACE, Chart, traces
+from tests.kube.support.claims import Claims, look, seen
+from tests.kube.support.nodes import forget_plugins
+from tests.kube.support.waiting import until
 
 pytestmark = pytest.mark.kube
 
@@ -20,7 +20,7 @@ CLASS = "vgpu.penstock.io"
 
 
 def overlay(folder, base: str, *patches: dict) -> str:
-    """A folder with that base, this tree's image in it, and patches, as people have one."""
+    """An overlay of the base with this tree's image and patches."""
     made = folder / base
     made.mkdir()
     name, tag = images.PENSTOCK.split(":")
@@ -53,12 +53,12 @@ SIMULATED = {
 
 
 def label(cluster, value: str | None) -> None:
-    """As NVIDIA's feature discovery labels nodes with a GPU: there the bases have agents."""
+    """Labels nodes as NVIDIA's feature discovery does: the bases run agents there."""
     for name in layout.NODES:
         cluster.core.patch_node(name, {"metadata": {"labels": {"nvidia.com/gpu.present": value}}})
 
 
-def test_the_bases_give_shares_and_take_all_away_again(cluster, pods, tmp_path):
+def test_the_kustomize_bases_give_shares_and_uninstall_completely(cluster, pods, tmp_path):
     before = frozenset(traces(cluster))
     chart = Chart(cluster, tmp_path / "values.yaml", before)
     cluster.load(images.penstock())

@@ -1,4 +1,4 @@
-"""What is taken of nodes' devices, in whatever order the API server tells of Nodes and Pods."""
+"""The extender's ledger of allocated shares, for any order of events of Nodes and Pods."""
 
 from __future__ import annotations
 
@@ -13,40 +13,18 @@ from hypothesis import strategies as st
 from penstock.kube.extender.filter_answers import Answers
 from penstock.kube.extender.ledger import Kept, Ledger, read_node, read_pod
 from penstock.kube.extender.preemption_forecast import Asker
-from penstock.kube.objects.names import BY_CLAIMS, BY_EXTENDER, DEVICES, PLACED, RESOURCE_COUNT, WAY
-from penstock.kube.objects.node_devices import NodeDevice, write_devices
-from penstock.kube.objects.placement import Share, write_placement
+from penstock.kube.objects.names import BY_CLAIMS, PLACED, WAY
 from penstock.kube.objects.resource_request import read_request
 from penstock.kube.webhook.admission_review import Reviewer
-from penstock.kube.webhook.review_context import PodClaims
 from penstock.model import PenstockError
+from penstock.model.share import Share
 from penstock.scheduling.placement.pod_request import Ask, Request
 
 if TYPE_CHECKING:
     from penstock.kube.objects.api_client import Object
+from tests.kube.support.ledger_objects import NothingAround, node, pod
 
 ASK = Request((Ask("main", memory_bytes=1 << 30, cores_permille=100),))
-
-
-def node(
-    name: str, way: str | None = BY_EXTENDER, text: str | None = None, slots: str = "256"
-) -> Object:
-    found = [NodeDevice(f"{name}-{at}", at, "H", 80 << 30) for at in range(2)]
-    annotations = {DEVICES: write_devices(found) if text is None else text}
-    labels = {WAY: way} if way else {}
-    return {
-        "metadata": {"name": name, "annotations": annotations, "labels": labels},
-        "status": {"allocatable": {RESOURCE_COUNT: slots}},
-    }
-
-
-def pod(uid: str, where: str, cores: int, **more: Any) -> Object:
-    placement = {"main": {f"{where}-0": Share(1 << 30, cores)}}
-    return {
-        "metadata": {"uid": uid, "annotations": {PLACED: write_placement(placement)}, **more},
-        "spec": {"nodeName": where, "containers": [{"name": "main"}]},
-        "status": {},
-    }
 
 
 events = st.lists(
@@ -60,7 +38,7 @@ events = st.lists(
 
 
 class Told:
-    """A ledger, and what it was told."""
+    """A ledger, and a record of the events that it received."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
@@ -97,7 +75,7 @@ class Told:
 
 
 @given(events)
-def test_what_is_taken_is_what_pods_hold_and_bindings_may_yet_give_them(steps):
+def test_the_ledger_counts_what_pods_hold_and_what_pending_bindings_may_give_them(steps):
     told = Told()
     for what, at, number in steps:
         if what in {"node", "no-node"}:
@@ -123,8 +101,8 @@ REQUESTS = (  # one share and several, of any model and of one: each is surveyed
 
 @given(events)
 @settings(max_examples=25)
-def test_what_is_remembered_of_answers_is_what_would_be_answered_anew(steps):
-    """Whatever changed in between, and for whom room is kept."""
+def test_a_remembered_answer_equals_a_newly_computed_one(steps):
+    """After any changes, and with room reserved for any Pod."""
     told = Told()
     answers = Answers(told.ledger)
     names = answers.names(["n0", "n1", "n2"])
@@ -183,8 +161,8 @@ def test_a_node_is_served_in_one_way_or_not_at_all():
     fits, lacking = ledger.survey(["ours", "claims", "nobody", "torn", "bare", "new"], ASK)
     assert fits == ["ours"]
     assert lacking == {
-        f"devices are given by claims: label {WAY}": ["claims"],
-        f"devices are given by nobody: label {WAY}": ["nobody"],
+        f"devices are allocated by claims: see label {WAY}": ["claims"],
+        f"devices are allocated by nobody: see label {WAY}": ["nobody"],
         "the node's devices cannot be read": ["torn"],
         "no devices are registered": ["bare"],
         "the node is not known yet": ["new"],
@@ -202,7 +180,7 @@ def test_a_pod_holds_its_shares_until_its_containers_are_gone():
     assert read_pod(waiting) is None
 
 
-def test_more_taken_than_there_is_is_told_once():
+def test_a_device_that_is_overcommitted_is_reported_once():
     told = []
     ledger = Ledger(lambda event, **fields: told.append((event, fields)))
     ledger.node_changed(("", "n"), None, read_node(node("n")))
@@ -220,37 +198,12 @@ WORDS = st.sampled_from([
     "penstock.io/memory", "1Gi", "template", "jobTemplate", "metadata", "annotations", "name",
     "nodeName", "", "0",
 ])  # fmt: skip
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | WORDS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
 )
-
-
-class NothingAround:
-    """A cluster that has nothing of what an object refers to."""
-
-    has_other_drivers = False
-
-    async def claims_of(self, pod: Object, namespace: str) -> PodClaims:
-        return PodClaims()
-
-    async def parameters(self, claim_spec: Object) -> list[Any]:
-        return []
-
-    async def ours_of(self, claim_spec: Object) -> set[str]:
-        return {"ours"}
-
-    def policies(self, namespace: str) -> list[Any]:
-        return []
-
-    async def runtime(self, name: str) -> None:
-        return None
-
-    def most_devices(self) -> None:
-        return None
-
-    def largest(self) -> None:
-        return None
 
 
 def ask(request: object) -> Object:
@@ -267,7 +220,7 @@ def ask(request: object) -> Object:
         "pods", "resourceclaims", "resourceclaimtemplates", "bindings", "deployments", "cronjobs",
     ]),
 )  # fmt: skip
-def test_any_object_at_all_is_answered(one, plural):
+def test_the_webhook_answers_a_review_of_any_object(one, plural):
     request = {
         "uid": "u", "operation": "CREATE", "namespace": "n", "object": one,
         "resource": {"resource": plural}, "userInfo": {"username": "me"},
@@ -285,7 +238,7 @@ def test_any_object_at_all_is_answered(one, plural):
         max_size=3,
     )
 )
-def test_what_admission_lets_through_the_extender_can_read(limits):
+def test_the_extender_can_read_every_pod_that_admission_lets_through(limits):
     limits = {f"penstock.io/{key}": value for key, value in limits.items()}
     one = {"metadata": {}, "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]}}
     response = ask({

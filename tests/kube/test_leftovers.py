@@ -1,4 +1,4 @@
-"""Whatever happens to whoever starts a cluster, nothing of it stays behind."""
+"""Clusters that fail or are killed while they start leave nothing behind."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.kube.cluster import NotToBeHadError, layout, node, programs, running
-from tests.kube.waiting import until
+from tests.kube.support.waiting import until
 
 pytestmark = pytest.mark.kube
 
 
 @pytest.fixture(autouse=True)
 def _where_there_can_be_one(cluster):
-    """Elsewhere these are skipped as well, with the reason."""
+    """Skips these tests, with the reason, where a cluster cannot start."""
 
 
 UP = """
@@ -38,12 +38,12 @@ def _namespaces(pid: int) -> set[str]:
 
 
 def _inside(namespaces: set[str]) -> list[psutil.Process]:
-    """Who is in one of them. The kernel gives their numbers to others as soon as they are gone."""
+    """The processes in one of these namespaces, whose numbers the kernel reuses at once."""
     return [one for one in psutil.process_iter() if _namespaces(one.pid) & namespaces]
 
 
 def _traces(state: Path) -> list[str]:
-    """Whatever this machine still knows of the cluster in that directory."""
+    """What is left on this machine of the cluster in that directory."""
     found = [str(state)] if state.exists() else []
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or [])
@@ -59,7 +59,7 @@ def _traces(state: Path) -> list[str]:
 
 
 def _killed_after(state: Path, after_s: float, *, begun: bool = False) -> None:
-    """`begun`: counted from when something of it is there."""
+    """Kills the start of a cluster after `after_s`; with `begun` counted from its first trace."""
     starter = subprocess.Popen([sys.executable, "-c", UP, state], stderr=subprocess.PIPE)
     if begun:
         until("it has begun", state.exists)
@@ -69,7 +69,7 @@ def _killed_after(state: Path, after_s: float, *, begun: bool = False) -> None:
 
 
 def _started_and_killed(state: Path) -> dict[str, psutil.Process]:
-    """What runs of a cluster whose starter was killed half way."""
+    """The processes of a cluster whose start was killed half way."""
     starter = subprocess.Popen([sys.executable, "-c", UP, state], stderr=subprocess.PIPE)
     until("its keeper runs", lambda: (state / "keeper").exists() and (state / "keeper").read_text())
     time.sleep(1)  # wherever it is now
@@ -79,7 +79,7 @@ def _started_and_killed(state: Path) -> dict[str, psutil.Process]:
 
 
 def test_a_killed_start_is_taken_up_and_down_leaves_nothing(cluster, tmp_path):
-    """`cluster` is only there so that a second one has to keep out of its way."""
+    """The fixture `cluster` is here so that there are two clusters at once."""
     settings = [Path("/proc/sys", name) for name in (*node.SYSCTLS, "net/ipv4/ip_forward")]
     before = [setting.read_text() for setting in settings]
     state = tmp_path / "second"
@@ -116,7 +116,7 @@ def test_a_killed_keeper_takes_all_processes_with_it_and_down_removes_the_rest(t
     assert _traces(state) == []
 
 
-def test_a_start_that_is_killed_at_any_moment_leaves_nothing_that_down_misses(tmp_path):
+def test_down_removes_everything_of_a_start_that_was_killed_at_any_moment(tmp_path):
     state = tmp_path / "killed"
     moments = [(after_s, False) for after_s in (0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.9, 1.5)]
     for after_s, begun in [*moments, (0, True), (0.1, True), (1.5, True)]:
@@ -126,7 +126,7 @@ def test_a_start_that_is_killed_at_any_moment_leaves_nothing_that_down_misses(tm
         assert _traces(state) == [], after_s
 
 
-def test_who_removes_the_directory_of_a_cluster_ends_it(tmp_path):
+def test_removing_the_directory_of_a_cluster_ends_it(tmp_path):
     state = tmp_path / "fourth"
     ran = _started_and_killed(state)
     shutil.rmtree(state, ignore_errors=True)
@@ -135,7 +135,7 @@ def test_who_removes_the_directory_of_a_cluster_ends_it(tmp_path):
     assert _traces(state) == []
 
 
-def test_who_is_not_root_is_told_so(monkeypatch, tmp_path):
+def test_starting_a_cluster_without_root_is_refused_with_the_reason(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(NotToBeHadError, match="needs root"):
         running.up(tmp_path / "none")
@@ -162,7 +162,9 @@ def test_a_cluster_that_does_not_come_up_says_what_ended_and_leaves_only_logs(
     assert _traces(state) == []
 
 
-def test_a_program_that_does_not_build_is_told_with_the_compilers_words(monkeypatch, tmp_path):
+def test_a_program_that_does_not_build_is_an_error_with_the_compilers_message(
+    monkeypatch, tmp_path
+):
     monkeypatch.setattr(programs, "KEPT", tmp_path)
     wrong = programs.Program("wrong", "runtime", "github.com/opencontainers/runc/no-such-package")
     monkeypatch.setattr(programs, "PROGRAMS", (wrong,))

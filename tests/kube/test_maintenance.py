@@ -1,4 +1,4 @@
-"""Nodes that are emptied and whose driver is exchanged, as cluster administrators do it."""
+"""Maintenance of nodes as administrators do it: a drain, and a replacement of the driver."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from functools import partial
 import pytest
 from kubernetes import client
 from tests.kube.cluster import images
-from tests.kube.nodes import all_nodes
-from tests.kube.waiting import until as within
+from tests.kube.support.nodes import all_nodes
+from tests.kube.support.waiting import until as within
 
 from penstock.kube.kubelet.driver_upgrade import LOOK_S
 from penstock.kube.objects.names import DEVICES, DRIVER_UPGRADE, MANAGED
@@ -29,7 +29,7 @@ until = partial(within, within_s=120)
 
 @pytest.fixture(scope="module")
 def nodes(cluster):
-    """Two that are served by claims, and their device class."""
+    """Two nodes that give shares by claims, and their device class."""
     api = client.ResourceV1Api(cluster.api)
     selector = {"cel": {"expression": 'device.driver == "penstock.io"'}}
     with contextlib.suppress(client.ApiException):  # left by a run that was killed
@@ -58,7 +58,7 @@ SLOW_TO_END = "trap 'sleep 6; exit 0' TERM; echo up; while :; do sleep 0.2; done
 
 
 def deployed(pods, replicas: int) -> None:
-    """Each has most of a device, ends some seconds after it is told to, and counts in a budget."""
+    """A Deployment with a disruption budget; its Pods have most of a device and end slowly."""
     amounts = {"memory": "100000Mi", "coresPermille": "700"}
     request = {"deviceClassName": CLASS, "capacity": {"requests": amounts}}
     claim = {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": request}]}}}
@@ -99,7 +99,7 @@ def deployed(pods, replicas: int) -> None:
 
 
 def where(pods) -> dict[str, str]:
-    """Nodes of the Pods that are ready and stay, by name."""
+    """The nodes of ready Pods that are not being deleted, by the Pods' names."""
     return {
         pod.metadata.name: pod.spec.node_name
         for pod in pods.core.list_namespaced_pod(pods.namespace).items
@@ -108,9 +108,7 @@ def where(pods) -> dict[str, str]:
     }
 
 
-def test_a_drain_by_our_label_keeps_to_budgets_and_moves_pods_to_where_shares_are_free(
-    cluster, pods, nodes
-):
+def test_a_drain_by_our_label_respects_budgets_and_moves_pods_to_free_shares(cluster, pods, nodes):
     first, second = nodes.values()
     pods.start("bystander", "sleep", "1000", node=first.name)  # no share, no label
     pods.until_phase("bystander", "Running")
@@ -150,7 +148,7 @@ def test_a_drain_by_our_label_keeps_to_budgets_and_moves_pods_to_where_shares_ar
 
 
 def ending(pods) -> list[str]:
-    """Pods that are told to end and are still there."""
+    """The Pods that are being deleted."""
     found = pods.core.list_namespaced_pod(pods.namespace).items
     return [pod.metadata.name for pod in found if pod.metadata.deletion_timestamp]
 
@@ -163,10 +161,10 @@ simulator.create_machine(Path(sys.argv[1]), "h200,2").close()
 """
 
 
-def test_the_agent_has_nothing_of_the_driver_while_its_nodes_label_says_it_is_exchanged(
+def test_the_agent_keeps_the_driver_closed_while_its_nodes_label_says_it_is_replaced(
     cluster, nodes
 ):
-    """Through NVML: the simulated library, where a driver's would be found."""
+    """The agent uses NVML: the simulated library, in the place of a driver's."""
     node = nodes["node-1"]
     node.stop()
     driver = "/var/tmp/driver"

@@ -1,4 +1,4 @@
-"""What a Pod's author is warned of, and the powers that a Pod with a share may not have."""
+"""Warnings for authors of Pods, and capabilities that a Pod with a share may not have."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from penstock.kube.webhook.capabilities import review_powers
 from penstock.kube.webhook.verdict import Verdict
 
 
-def test_an_annotation_of_ours_that_means_nothing_is_named_with_the_nearest_that_does():
+def test_an_unknown_annotation_of_ours_is_named_with_the_nearest_known_one():
     (said,) = misspelt({"penstock.io/modle": "H200", "penstock.io/mode": "elastic", "a/b": "c"})
-    assert said.startswith("annotation penstock.io/modle means nothing: did you mean ")
+    assert said.startswith("annotation penstock.io/modle has no effect: did you mean ")
     assert "penstock.io/model" in said
     (said,) = misspelt({"penstock.io/zzzzzzzzzz": ""})
-    assert "there are penstock.io/mode, " in said
+    assert "known annotations are penstock.io/mode, " in said
 
 
 def test_more_devices_than_any_node_has_are_warned_of():
     (said,) = more_devices("container main", 3, 2)
-    assert said.startswith("container main asks for shares of 3 devices, and no node here has more")
+    assert said.startswith("container main requests shares of 3 devices, and no node here has more")
     assert not [*more_devices("container main", 2, 2), *more_devices("container main", 9, None)]
 
 
@@ -30,11 +30,11 @@ def reviewed(**spec: object) -> Verdict:
 
 
 @pytest.mark.parametrize("name", ["SYS_ADMIN", "CAP_SYS_ADMIN", "ALL", "sys_module"])
-def test_a_capability_that_takes_the_quota_off_is_refused_wherever_it_stands(name):
+def test_a_capability_that_can_lift_the_quota_is_refused_in_any_container(name):
     container = {"name": "c", "securityContext": {"capabilities": {"add": ["NET_RAW", name]}}}
     for where in ("containers", "initContainers"):
         (refusal,) = reviewed(**{where: [container]}).refusals
-        assert "with it a program can take the quota off" in refusal
+        assert "with it a program can remove its quota" in refusal
     allowed = {"name": "c", "securityContext": {"capabilities": {"add": ["NET_RAW", "SYS_NICE"]}}}
     assert not reviewed(containers=[allowed]).refusals
 
@@ -47,11 +47,11 @@ def test_a_capability_that_takes_the_quota_off_is_refused_wherever_it_stands(nam
 )  # fmt: skip
 def test_the_nodes_directories_with_quotas_in_them_are_refused(path):
     (refusal,) = reviewed(volumes=[{"name": "v", "hostPath": {"path": path}}]).refusals
-    assert refusal.startswith(f"volume v is the node's {path}: ")
+    assert refusal.startswith(f"volume v mounts the node's {path}: ")
 
 
 @pytest.mark.parametrize("path", ["/data", "/run/penstock-tenant", "/var/lib/models", "/dev/shm"])
-def test_other_directories_of_the_node_are_the_pods_own_matter(path):
+def test_other_directories_of_the_node_may_be_mounted(path):
     assert not reviewed(volumes=[{"name": "v", "hostPath": {"path": path}}]).refusals
 
 

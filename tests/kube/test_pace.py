@@ -1,4 +1,4 @@
-"""How often a server is asked, what is done when it says "too busy", and what its clock says."""
+"""The API client: its rate of requests, its retries at a busy server, and the server's clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.kube.objects.rate_limit import Pace
 
 @contextlib.asynccontextmanager
 async def asked_of(handler, **limits):
-    """An Api whose server answers by `handler`: a real one cannot be told to show such faults."""
+    """An Api whose server answers by `handler`, as a real one shows no such faults on demand."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -52,7 +52,7 @@ def test_requests_beyond_the_burst_wait_for_their_turn_in_order():
     asyncio.run(work())
 
 
-def test_a_request_that_is_given_up_while_it_waits_holds_up_nobody_behind_it():
+def test_a_waiting_request_that_is_cancelled_delays_none_behind_it():
     async def work():
         pace = Pace(10, 1)
         await pace.turn()
@@ -68,7 +68,7 @@ def test_a_request_that_is_given_up_while_it_waits_holds_up_nobody_behind_it():
     asyncio.run(work())
 
 
-def test_a_process_keeps_to_its_requests_a_second():
+def test_a_process_keeps_to_its_limit_of_requests_a_second():
     async def answer(_):
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
 
@@ -81,7 +81,7 @@ def test_a_process_keeps_to_its_requests_a_second():
     asyncio.run(work())
 
 
-def test_a_server_that_is_too_busy_is_asked_again_when_it_says_and_an_eviction_is_not():
+def test_a_request_that_a_busy_server_refused_is_retried_when_it_says_and_an_eviction_is_not():
     asked = []
 
     async def answer(request):
@@ -104,7 +104,7 @@ def test_a_server_that_is_too_busy_is_asked_again_when_it_says_and_an_eviction_i
     asyncio.run(work())
 
 
-def test_a_server_that_stays_too_busy_is_an_error_that_passes():
+def test_a_server_that_stays_too_busy_is_a_temporary_error():
     async def answer(_):
         return web.Response(status=429, headers={"Retry-After": "0"})
 
@@ -117,7 +117,7 @@ def test_a_server_that_stays_too_busy_is_an_error_that_passes():
     asyncio.run(work())
 
 
-def test_the_server_s_clock_is_read_off_its_answers():
+def test_the_servers_clock_is_read_from_its_answers():
     ahead_s = 5000
 
     async def answer(_):
@@ -134,7 +134,7 @@ def test_the_server_s_clock_is_read_off_its_answers():
 
 
 class Watch:
-    """A server that sends `lines` to whoever watches, or says why not."""
+    """A server that sends `lines` in answer to a watch, or an error."""
 
     def __init__(self, *events, refusal: int = 0) -> None:
         self.events = events
@@ -178,7 +178,7 @@ async def cached(api, read, **options):
 
 
 @pytest.mark.parametrize("fresh", [True, False])
-def test_a_cache_lists_by_the_beginning_of_a_watch_and_reads_no_store(fresh):
+def test_a_cache_lists_through_a_watch_without_a_read_of_the_store(fresh):
     server = Watch(("ADDED", a_node("a")), ("ADDED", a_node("b")), ALL)
 
     async def work():
@@ -196,7 +196,7 @@ def test_a_cache_lists_by_the_beginning_of_a_watch_and_reads_no_store(fresh):
 
 
 @pytest.mark.parametrize("refusal", [400, 422])
-def test_a_server_that_cannot_begin_a_watch_with_a_list_is_asked_for_a_list(refusal):
+def test_a_server_that_cannot_start_a_watch_with_a_list_is_asked_for_a_list(refusal):
     server = Watch(("ADDED", a_node("a")), refusal=refusal)
 
     async def work():
@@ -209,7 +209,7 @@ def test_a_server_that_cannot_begin_a_watch_with_a_list_is_asked_for_a_list(refu
     asyncio.run(work())
 
 
-def test_one_object_that_cannot_be_read_ends_nobody_and_stands_as_it_was():
+def test_an_object_that_cannot_be_read_ends_no_cache_and_keeps_its_last_state():
     server = Watch(
         ("ADDED", a_node("good", value=1)), ("ADDED", a_node("bad")), ALL,
         ("MODIFIED", a_node("good")), ("ADDED", a_node("new", value=3)),

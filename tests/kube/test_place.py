@@ -1,6 +1,6 @@
-"""Pods on devices: chosen by the extender, bound once, never twice, and why they wait.
+"""Placement by the extender: no device is given twice, and each waiting Pod says why.
 
-Nodes here are objects without a kubelet: what is looked at is what the API server holds.
+Nodes here are objects without a kubelet.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ import random
 import re
 import threading
 import time
-from collections import Counter
 
 import pytest
 from kubernetes import client
-from tests.kube.placing import GIB, Placing, devices, node, pod
-from tests.kube.waiting import until
+from tests.kube.support.placing import GIB, Placing, devices, grants, node, pod
+from tests.kube.support.waiting import until
 
 from penstock.kube.objects.api_client import PODS, Api, ApiError, Object
 from penstock.kube.objects.names import PLACED, WAY
 from penstock.kube.objects.placement import read_placement
-from penstock.kube.objects.resource_request import read_request, roles
-from penstock.scheduling.placement.pod_request import totals
+from penstock.kube.objects.resource_request import read_request
 
 pytestmark = pytest.mark.kube
 
@@ -38,7 +36,7 @@ def placing(cluster, tmp_path_factory):
 
 @pytest.fixture
 def fake_nodes(cluster):
-    """Makes nodes; they go with the test."""
+    """Makes nodes that are removed after the test."""
     made = []
 
     def make(*nodes: Object) -> None:
@@ -51,23 +49,8 @@ def fake_nodes(cluster):
         cluster.core.delete_node(name)
 
 
-def grants(found: list[Object]) -> Counter[tuple[str, str]]:
-    """What Pods hold by device: ("GPU-…", "memory" | "cores"), by their objects alone."""
-    held: Counter[tuple[str, str]] = Counter()
-    for one in found:
-        text = (one["metadata"].get("annotations") or {}).get(PLACED)
-        assert bool(text) == bool(one["spec"].get("nodeName"))
-        if not text or one.get("status", {}).get("phase") in {"Succeeded", "Failed"}:
-            continue
-        for uuid, share in totals(read_placement(text), roles(one)).items():
-            assert uuid.startswith(f"GPU-{one['spec']['nodeName']}-")
-            held[uuid, "memory"] += share.memory_bytes
-            held[uuid, "cores"] += share.cores_permille
-    return held
-
-
 def waiting_that_fit(found: list[Object], uuids: list[str]) -> list[str]:
-    """Pods without a node though a device has room for them, of eighty GiB each."""
+    """The Pods without a node for which one of the devices, of 80 GiB each, has room."""
     held = grants(found)
     room = [(80 * GIB - held[uuid, "memory"], 1000 - held[uuid, "cores"]) for uuid in uuids]
     waiting = []
@@ -113,14 +96,53 @@ def message(pods, name: str) -> str:
 
 
 def hold(pods, name: str, where: str, **asked: int | str) -> None:
-    """A Pod that is placed on that node."""
+    """Makes a Pod that is placed on the node `where`."""
     body = pod(name, **asked)
     body["spec"]["nodeSelector"] = {"only": where}
     pods.core.create_namespaced_pod(pods.namespace, body)
     until(f"{name} is placed", lambda: pods.read(name).spec.node_name)
 
 
-def test_every_cause_of_waiting_is_named_with_its_figure(placing, pods, fake_nodes):
+# By node: what a Pod asks for there, and why it waits.
+CAUSES = {
+    "memory": ({"memory": "40Gi", "cores": 100}, "memory short by 1Gi at best"),
+    "cores": ({"memory": "1Gi", "cores": 425}, "cores short by 2.5 percent at best"),
+    "both": (
+        {"memory": "41Gi", "cores": 500},
+        "memory short by 2Gi and cores short by 10 percent at best",
+    ),
+    "apart": (
+        {"memory": "50Gi", "cores": 500},
+        "memory and cores are free, but not on the same device",
+    ),
+    "few": (
+        {"vgpu": 3, "memory": "1Gi", "cores": 10},
+        "3 devices are asked for, 2 at best are there",
+    ),
+    "full": ({"vgpu": 2, "memory": "40Gi", "cores": 10}, "memory short by 2Gi at best"),
+    "large": (
+        {"memory": "81Gi", "cores": 10},
+        "more memory is asked for than a device has, 80Gi at best",
+    ),
+    "model": ({"memory": "1Gi", "cores": 10}, "no device of the model that is asked for"),
+    "tflops": (
+        {"memory": "1Gi", "tflops": 901},
+        "more TFLOPS are asked for than a device has, 900 at best",
+    ),
+    "sick": ({"memory": "1Gi", "cores": 10}, "no healthy device"),
+    "unrated": (
+        {"memory": "1Gi", "tflops": 10},
+        "the TFLOPS of its devices are not known: ask for cores",
+    ),
+    "bare": ({"memory": "1Gi", "cores": 10}, "no devices are registered"),
+    "claims": ({"memory": "1Gi", "cores": 10}, f"devices are allocated by claims: see label {WAY}"),
+    "torn": ({"memory": "1Gi", "cores": 10}, "the node's devices cannot be read"),
+}
+
+
+def make_nodes(fake_nodes) -> None:
+    """Makes a node for each cause, named after it; most have two devices of 80Gi."""
+
     def one(name: str, annotation: str | None, way: str = "extender", **spec):
         made = node(name, annotation, way, **spec)
         made["metadata"]["labels"]["only"] = name
@@ -140,6 +162,10 @@ def test_every_cause_of_waiting_is_named_with_its_figure(placing, pods, fake_nod
         one("claims", devices("claims"), way="claims"),
         one("torn", "[{"),
     )
+
+
+def hold_devices(pods) -> None:
+    """Makes Pods that hold shares of the nodes' devices."""
     for at in range(2):  # more than half: each on a device of its own
         hold(pods, f"m{at}", "memory", memory="41Gi", cores=100)
         hold(pods, f"c{at}", "cores", memory="1Gi", cores=600)
@@ -147,41 +173,11 @@ def test_every_cause_of_waiting_is_named_with_its_figure(placing, pods, fake_nod
         hold(pods, f"f{at}", "full", memory=f"{41 + at}Gi", cores=100)
     hold(pods, "a0", "apart", memory="60Gi", cores=100)
     hold(pods, "a1", "apart", memory="21Gi", cores=900)
-    causes = {
-        "memory": ({"memory": "40Gi", "cores": 100}, "memory short by 1Gi at best"),
-        "cores": ({"memory": "1Gi", "cores": 425}, "cores short by 2.5 percent at best"),
-        "both": (
-            {"memory": "41Gi", "cores": 500},
-            "memory short by 2Gi and cores short by 10 percent at best",
-        ),
-        "apart": (
-            {"memory": "50Gi", "cores": 500},
-            "memory and cores are free, but not on the same device",
-        ),
-        "few": (
-            {"vgpu": 3, "memory": "1Gi", "cores": 10},
-            "3 devices are asked for, 2 at best are there",
-        ),
-        "full": ({"vgpu": 2, "memory": "40Gi", "cores": 10}, "memory short by 2Gi at best"),
-        "large": (
-            {"memory": "81Gi", "cores": 10},
-            "more memory is asked for than a device has, 80Gi at best",
-        ),
-        "model": ({"memory": "1Gi", "cores": 10}, "no device of the model that is asked for"),
-        "tflops": (
-            {"memory": "1Gi", "tflops": 901},
-            "more TFLOPS are asked for than a device has, 900 at best",
-        ),
-        "sick": ({"memory": "1Gi", "cores": 10}, "no healthy device"),
-        "unrated": (
-            {"memory": "1Gi", "tflops": 10},
-            "the TFLOPS of its devices are not known: ask for cores",
-        ),
-        "bare": ({"memory": "1Gi", "cores": 10}, "no devices are registered"),
-        "claims": ({"memory": "1Gi", "cores": 10}, f"devices are given by claims: label {WAY}"),
-        "torn": ({"memory": "1Gi", "cores": 10}, "the node's devices cannot be read"),
-    }
-    for name, (asked, _) in causes.items():
+
+
+def ask_of_each(pods) -> None:
+    """Makes a Pod for each node, which asks for what that node lacks."""
+    for name, (asked, _) in CAUSES.items():
         body = pod(f"wants-{name}", **asked)
         body["spec"]["nodeSelector"] = {"only": name}
         if name == "model":
@@ -190,7 +186,13 @@ def test_every_cause_of_waiting_is_named_with_its_figure(placing, pods, fake_nod
     body = pod("wants-cordoned", memory="1Gi", cores=10)
     body["spec"] |= {"nodeSelector": {"only": "cordoned"}, "tolerations": []}
     pods.core.create_namespaced_pod(pods.namespace, body)
-    for name, (_, why) in causes.items():
+
+
+def test_every_cause_of_waiting_is_named_with_its_figure(placing, pods, fake_nodes):
+    make_nodes(fake_nodes)
+    hold_devices(pods)
+    ask_of_each(pods)
+    for name, (_, why) in CAUSES.items():
         until(f"{name}: {why}", lambda n=name, w=why: f"1 {w}" in message(pods, f"wants-{n}"))
     until("cordoned", lambda: "1 node(s) were unschedulable" in message(pods, "wants-cordoned"))
     events = pods.core.list_namespaced_event(pods.namespace).items
@@ -233,7 +235,7 @@ def test_init_containers_share_the_slot_and_sidecars_add_to_it(placing, pods, fa
 def test_no_device_is_given_twice_though_extender_and_api_server_are_killed_meanwhile(
     placing, cluster, pods, fake_nodes
 ):
-    """More than fits, from sixteen hands; what is bound is counted from the objects alone."""
+    """Sixteen requests at a time make more Pods than fit; shares are counted from the objects."""
     count, of_each = 20, 4
     fake_nodes(*(node(f"many-{at}", devices(f"many-{at}", of_each)) for at in range(count)))
     of_all = [f"GPU-many-{at}-{device}" for at in range(count) for device in range(of_each)]
@@ -291,7 +293,7 @@ def test_no_device_is_given_twice_though_extender_and_api_server_are_killed_mean
     assert placing.running()
 
 
-def test_the_extender_answers_nonsense_and_what_is_not_there_with_words(placing, pods):
+def test_the_extender_answers_invalid_and_outdated_requests_with_errors(placing, pods):
     for path in ("filter", "prioritize", "bind"):
         assert placing.ask(path, [1]) is None
         assert placing.ask(path, {"Pod": 3, "NodeNames": 7}) is None
@@ -303,10 +305,13 @@ def test_the_extender_answers_nonsense_and_what_is_not_there_with_words(placing,
     assert b"penstock_place_decision_seconds_sum" in (placing.ask("metrics") or b"")
 
 
-def test_who_was_refused_is_tried_again_for_room_that_the_scheduler_saw_too_early(
+def test_a_refused_pod_is_retried_when_the_extender_learns_of_room_after_the_scheduler(
     placing, fake_nodes, cluster, pods
 ):
-    """It tries a Pod again at what it sees, which the extender may see later: here we are it."""
+    """The scheduler retries a Pod on an event that the extender may see later.
+
+    The test acts as the scheduler.
+    """
     fake_nodes(node("full", devices("full", 1)))
     create = pods.core.create_namespaced_pod
     create(pods.namespace, pod("holder", vgpu=1, memory="60Gi", cores=100))
@@ -332,8 +337,8 @@ def test_who_was_refused_is_tried_again_for_room_that_the_scheduler_saw_too_earl
     until("that one is placed", lambda: waits(pods) in (["large", "other"], ["large", "small"]))
 
 
-def test_a_pod_that_waits_rests_while_another_ends(placing, fake_nodes, pods):
-    """Its node writes the other's status again and again: each change was a new try."""
+def test_a_waiting_pod_is_not_retried_for_each_change_of_one_that_ends(placing, fake_nodes, pods):
+    """The status of the ending Pod changes often, and each change used to cause a retry."""
     fake_nodes(node("ending", devices("ending", 1)))
     create = pods.core.create_namespaced_pod
     body = pod("ends", vgpu=1, memory="60Gi", cores=100)

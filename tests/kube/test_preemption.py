@@ -1,6 +1,7 @@
-"""Pods of a lower priority go for one that lacks devices: by eviction, within budgets, once.
+"""Preemption by the extender: Pods of a lower priority are evicted within their budgets.
 
-Nodes here are objects without a kubelet; a Pod with a grace goes when the test says so.
+Nodes here are objects without a kubelet; a Pod with a grace period ends when the
+test deletes it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kubernetes import client
-from tests.kube.placing import Placing, devices, node, pod
-from tests.kube.pods import Pods
-from tests.kube.test_ledger import node as node_object
-from tests.kube.test_place import grants
-from tests.kube.waiting import until
+from tests.kube.support.ledger_objects import node as node_object
+from tests.kube.support.placing import Placing, devices, grants, node, pod
+from tests.kube.support.pods import Pods
+from tests.kube.support.waiting import until
 
 from penstock.kube.extender.ledger import Kept, Ledger, ledger_of
 from penstock.kube.extender.nominations import making_room_on, read_waiting, write_nomination
@@ -32,7 +32,8 @@ from penstock.kube.extender.preemption_forecast import (
 )
 from penstock.kube.objects.disruption_budgets import Budget, read_budget
 from penstock.kube.objects.names import PLACED
-from penstock.kube.objects.placement import Share, write_placement
+from penstock.kube.objects.placement import write_placement
+from penstock.model.share import Share
 from penstock.scheduling.placement.pod_request import Ask, Request
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def asker(uid: str, memory: int, priority: int) -> Asker:
     )
 
 
-def test_kept_room_is_free_for_its_pod_and_more_important_ones_alone():
+def test_reserved_room_is_free_only_for_its_pod_and_more_important_ones():
     ledger = ledger_of([node_object("n1")], [holding("a", "n1-0", 70), holding("b", "n1-1", 60)])
 
     def fits(one: Asker) -> bool:
@@ -95,7 +96,7 @@ def test_kept_room_is_free_for_its_pod_and_more_important_ones_alone():
     assert fits(asker("equal", 50, 10))
 
 
-def test_who_goes_already_is_waited_for_unless_that_takes_long():
+def test_a_pod_that_is_ending_is_waited_for_unless_that_takes_long():
     going = holding("a", "n1-0", 80, deletionTimestamp="1970-01-01T00:10:00Z")
     ledger = ledger_of([node_object("n1")], [going, holding("b", "n1-1", 80)])
     urgent = asker("urgent", 40, 10)
@@ -103,7 +104,7 @@ def test_who_goes_already_is_waited_for_unless_that_takes_long():
     choice = on_node(ledger, "n1", urgent, soon)
     assert choice
     assert choice.victims == ()
-    assert "going" in preemption(ledger, ["n1"], urgent, "", soon)
+    assert "being deleted" in preemption(ledger, ["n1"], urgent, "", soon)
     choice = on_node(ledger, "n1", urgent, long)
     assert choice
     assert [one.uid for one in choice.victims] == ["b"]
@@ -117,7 +118,7 @@ def test_who_goes_already_is_waited_for_unless_that_takes_long():
     assert [one.uid for one in hung.victims] == ["b"]
 
 
-def test_what_the_scheduler_would_evict_has_to_be_enough_for_the_devices_too():
+def test_the_schedulers_own_victims_must_free_enough_of_the_devices_too():
     ledger = ledger_of([node_object("n1")], [holding("a", "n1-0", 70), holding("b", "n1-1", 70)])
     urgent = asker("urgent", 60, 10)
     assert not is_enough(ledger, "n1", urgent, {"somebody without devices"})
@@ -126,7 +127,7 @@ def test_what_the_scheduler_would_evict_has_to_be_enough_for_the_devices_too():
     assert not is_enough(Ledger(), "n1", urgent, {"a"})
 
 
-def test_outlooks_name_priority_policy_and_budget():
+def test_forecasts_of_preemption_name_priority_policy_and_budget():
     ledger = ledger_of(
         [node_object("n1")], [holding("a", "n1-0", 70, 5), holding("b", "n1-1", 70, 5)]
     )
@@ -143,7 +144,7 @@ def test_outlooks_name_priority_policy_and_budget():
     assert "would not fit either" in said(asker("u", 90, 6))
     budgets = [Budget("n", "all", {}, 0), Budget("elsewhere", "all", {}, 0)]
     text = said(asker("u", 60, 6), "", ForecastInput(budgets))
-    assert "PodDisruptionBudget n/all (allows 0) holds back the eviction of n/" in text
+    assert "PodDisruptionBudget n/all (allows 0) prevents the eviction of n/" in text
     of_one = [Budget("n", "one", {"matchLabels": {"app": "a"}}, 0), Budget("n", "none", None, 0)]
     assert "without n/b" in said(asker("u", 60, 6), "", ForecastInput(of_one))
     unreckoned = {"metadata": {"namespace": "n", "name": "x", "generation": 2}, "spec": {}}
@@ -151,7 +152,7 @@ def test_outlooks_name_priority_policy_and_budget():
     assert read_budget({**unreckoned, "status": status}).allowed == 0
 
 
-def test_what_is_written_of_a_nomination_is_read_again_without_the_nodes_name_in_the_status():
+def test_a_nomination_is_read_back_from_its_annotation_without_the_nodes_name_in_the_status():
     limits = {"penstock.io/memory": "1Gi"}
     waiting = {
         "metadata": {"uid": "u", "name": "p", "namespace": "n"},
@@ -192,7 +193,7 @@ def classes(cluster):
 
 @pytest.fixture
 def waiting(cluster, placing, classes):
-    """One node of one device, and whoever holds it and waits for it."""
+    """One node of one device, with the Pods that hold it and wait for it."""
     made = Waiting(cluster, Pods.in_new_namespace(cluster.core))
     cluster.core.create_node(node("one", devices("one", 1)))
     yield made
@@ -206,7 +207,10 @@ class Waiting:
     pods: Pods
 
     def make(self, name: str, priority: str = "", grace_s: int = 0, **asked: Any) -> None:
-        """Of that class; with a grace it goes when the test deletes it."""
+        """Makes a Pod of a priority class.
+
+        One with a grace period ends when the test deletes it.
+        """
         body = pod(name, priority=priority, vgpu=1, cores=100, **asked)
         body["metadata"]["labels"] = {"app": name}
         body["spec"]["terminationGracePeriodSeconds"] = grace_s
@@ -222,7 +226,7 @@ class Waiting:
         return self.pods.core.list_namespaced_pod(self.pods.namespace).items
 
     def nodes(self, begin: str) -> dict[str, str]:
-        """Where those are whose names begin so; empty: nowhere yet."""
+        """The nodes of the Pods whose names begin with `begin`; empty: not placed yet."""
         return {
             one.metadata.name: one.spec.node_name or ""
             for one in self.all()
@@ -233,7 +237,7 @@ class Waiting:
         return self.read(name).metadata.deletion_timestamp is None
 
     def runs(self, name: str) -> None:
-        """No kubelet says so: a Pod that does not run is in no budget."""
+        """Writes that the Pod runs, in place of a kubelet: budgets count only running Pods."""
         status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
         namespace = self.pods.namespace
         self.pods.core.patch_namespaced_pod_status(name, namespace, {"status": status})
@@ -264,14 +268,14 @@ class Waiting:
         return client.ApiClient().sanitize_for_serialization(self.read(name))
 
     def told(self, name: str, reason: str) -> str:
-        """What Events of that reason say of a Pod."""
+        """The messages of a Pod's events of that reason."""
         found = self.pods.core.list_namespaced_event(
             self.pods.namespace, field_selector=f"involvedObject.name={name},reason={reason}"
         )
         return " | ".join(one.message for one in found.items)
 
     def explained(self, name: str) -> str:
-        """By the command."""
+        """The output of `penstock explain`."""
         done = subprocess.run(
             [
                 sys.executable, "-m", "penstock", "explain", f"pod/{name}",
@@ -292,7 +296,7 @@ def nodes_that_fit(placing: Placing, one: Object) -> list[str]:
 
 
 @pytest.mark.kube
-def test_room_is_made_within_budgets_and_kept_for_its_pod_though_all_are_killed_meanwhile(
+def test_room_is_made_within_budgets_and_kept_for_its_pod_when_all_processes_are_killed(
     placing, waiting
 ):
     waiting.make("guarded", grace_s=60, memory="70Gi")
@@ -302,7 +306,7 @@ def test_room_is_made_within_budgets_and_kept_for_its_pod_though_all_are_killed_
     waiting.make("equal", memory="40Gi")
     waiting.make("patient", "patient", memory="40Gi")
     waiting.make("urgent", "urgent", memory="40Gi")
-    held = f"PodDisruptionBudget {waiting.pods.namespace}/keep (allows 0) holds back the eviction"
+    held = f"PodDisruptionBudget {waiting.pods.namespace}/keep (allows 0) prevents the eviction"
     until("told", lambda: held in waiting.told("urgent", "PreemptionHeld"), WAITS_S)
     assert f"preemption is held back: {held}" in waiting.explained("urgent")
     assert "its preemptionPolicy is Never" in waiting.explained("patient")
@@ -331,7 +335,7 @@ def test_room_is_made_within_budgets_and_kept_for_its_pod_though_all_are_killed_
 
 
 @pytest.mark.kube
-def test_who_cannot_be_evicted_is_passed_over_and_nobody_goes_in_vain_or_for_an_equal(
+def test_pods_that_cannot_be_evicted_are_passed_over_and_none_goes_in_vain_or_for_an_equal(
     placing, waiting
 ):
     waiting.make("low", memory="40Gi")
@@ -377,10 +381,8 @@ def test_who_cannot_be_evicted_is_passed_over_and_nobody_goes_in_vain_or_for_an_
 
 
 @pytest.mark.kube
-def test_many_at_once_get_room_with_not_one_eviction_more_than_they_need(
-    placing, cluster, pods, classes
-):
-    """Two of the less important for each, on any of ten nodes; killed meanwhile."""
+def test_many_pods_at_once_get_room_without_a_needless_eviction(placing, cluster, pods, classes):
+    """Each Pod needs two evictions on one of ten nodes, while the extender is killed."""
     names = [f"many-{at}" for at in range(10)]
     for name in names:
         cluster.core.create_node(node(name, devices(name, 2)))

@@ -1,4 +1,4 @@
-"""What a Pod's status says of its share, by its tenants; and who tells where no node does."""
+"""The condition of a Pod's share, and its replacement where no node writes it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_condition_follows_from_the_tenants_that_a_pod_has():
 
 
 def test_deletion_resumes_a_tenant_that_no_other_pod_has():
-    """Only at first: a grace period of a day is not one to compute in."""
+    """Deletion resumes only at its begin: a grace period of a day is no time to compute in."""
     stays = read_pod(pod(GATES))
     goes = replace(stays, uid="other", is_deleted=True)
     assert not has_to_end([], {"other"})
@@ -56,7 +56,7 @@ def test_deletion_resumes_a_tenant_that_no_other_pod_has():
     assert not has_to_end([goes], {})
 
 
-def test_what_a_pod_says_of_itself_is_read():
+def test_the_condition_that_a_pod_has_is_read():
     said = [condition("Ready", "False"), condition(RUNNING, "False", reason="R", message="m")]
     found = read_pod(pod(GATES, conditions=said, phase="Running"))
     assert (found.is_gated, found.is_running, found.is_deleted) == (True, True, False)
@@ -70,15 +70,17 @@ READY = condition("ContainersReady", "True")
 @pytest.mark.parametrize(
     ("conditions", "served", "why"),
     [
-        ([READY], ["node-1"], "nobody on node node-1 says that its share runs"),
-        ([READY], [], "nobody on node node-1 says that its share runs"),
+        ([READY], ["node-1"], "no agent on node node-1 reports that its share runs"),
+        ([READY], [], "no agent on node node-1 reports that its share runs"),
         ([], [], ""),  # its containers are not ready: that is another's to explain
         ([READY, condition(RUNNING, "True")], [], ""),
         ([READY, condition(RUNNING, "False", message="m")], ["node-1"], ""),  # its node's word
         ([READY, condition(RUNNING, "False", message="by order")], [], "its last report: by order"),
     ],
 )
-def test_where_a_nodes_word_is_missing_or_old_somebody_else_says_so(conditions, served, why):
+def test_a_missing_or_outdated_condition_of_a_node_is_reported_by_the_controller(
+    conditions, served, why
+):
     found = read_for_control(pod(GATES, conditions=conditions, phase="Running"))
     assert found is not None
     told = why_unsaid(found, served)

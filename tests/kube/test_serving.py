@@ -1,4 +1,4 @@
-"""What Kubernetes probes: a port of the node that any user of it may hold before us."""
+"""The port that Kubernetes probes, which any user of the node may hold already."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def until_answered(port: int) -> str:
     raise AssertionError("nobody serves probes")
 
 
-def test_a_port_that_somebody_holds_is_said_once_and_served_when_it_is_free(monkeypatch):
+def test_a_port_in_use_is_reported_once_and_served_when_it_is_free(monkeypatch):
     monkeypatch.setattr(serving, "AGAIN_S", 0.1)
     said: list[str] = []
 
@@ -55,6 +55,6 @@ def test_a_port_that_somebody_holds_is_said_once_and_served_when_it_is_free(monk
         asyncio.run(play(held))
 
 
-def test_an_address_that_is_not_here_is_an_error():
-    with pytest.raises(PenstockError, match=r"nothing can be served at 192\.0\.2\.1:9472"):
+def test_an_address_of_another_machine_is_an_error():
+    with pytest.raises(PenstockError, match=r"cannot listen on 192\.0\.2\.1:9472"):
         asyncio.run(serving.probed(lambda: "", ("192.0.2.1", 9472), lambda *_, **__: None))

@@ -1,4 +1,4 @@
-"""Which container starts with some slots, and what it is given: without a cluster."""
+"""Which container starts with some slots, and the share that it gets."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from penstock.kube.kubelet.container_runtime import Ran, newest
 from penstock.kube.kubelet.container_start import allocation_of, next_of, not_beside
 from penstock.kube.kubelet.device_plugin import MOST_SLOTS, slot_ids
 from penstock.kube.kubelet.node_pods import NodePod, read_pod
-from penstock.kube.objects.placement import Share
 from penstock.model import PenstockError
+from penstock.model.share import Share
 from penstock_api.kubelet import cri_v1_pb2 as cri
 from penstock_api.kubelet import deviceplugin_v1beta1_pb2 as pb
 
@@ -27,10 +27,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def pod(*order: str, inits: str = "", sidecars: str = "", **more: str) -> NodePod:
+def pod(
+    *order: str, inits: str = "", sidecars: str = "", placed: str = "", **terms: str
+) -> NodePod:
     return NodePod(
         "ns", "p", "uid", has_ended=False, claims=frozenset(), order=order,
-        inits=frozenset(inits.split()), sidecars=frozenset(sidecars.split()), **more,
+        inits=frozenset(inits.split()), sidecars=frozenset(sidecars.split()), placed=placed,
+        terms={f"penstock.io/{name.replace('_', '-')}": word for name, word in terms.items()},
     )  # fmt: skip
 
 
@@ -55,7 +58,7 @@ def ran(**succeeded: bool) -> dict[str, Ran]:
         (ran(other=True), "main"),  # a main container without slots
     ],
 )
-def test_of_containers_that_have_slots_in_turn_the_runtime_tells_which_is_next(so_far, following):
+def test_of_containers_that_use_a_slot_in_turn_the_runtime_says_which_is_next(so_far, following):
     whole = pod("first", "second", "main", "other", inits="first second")
     assert next_of(whole, held("main", "second", "first"), so_far).container == following
 
@@ -77,7 +80,7 @@ kinds = st.lists(st.sampled_from(["init", "sidecar", "main"]), min_size=1, max_s
 
 
 @given(kinds)
-def test_containers_that_run_at_the_same_time_never_end_each_other(found):
+def test_containers_that_run_at_the_same_time_never_end_each_others_tenants(found):
     names = [f"c{at}" for at in range(len(found))]
     of = dict(zip(names, found, strict=True))
     whole = pod(
@@ -134,7 +137,7 @@ def written(folder: Path, *entries: object) -> Path:
     return folder
 
 
-def test_the_kubelet_s_record_says_whose_slots_are_and_what_was_answered(tmp_path):
+def test_the_kubelets_record_shows_the_owners_of_slots_and_the_plugins_answers(tmp_path):
     assert read_record(tmp_path) == ()
     assert read_record(written(tmp_path)) == ()
     other = {**entry("u", "c", "a"), "ResourceName": "nvidia.com/gpu", "AllocResp": "!"}
@@ -174,7 +177,7 @@ def test_a_record_that_no_kubelet_writes_is_an_error_that_names_the_file(tmp_pat
         read_record(tmp_path)
 
 
-def test_slots_have_names_that_kubelets_and_runtimes_take_and_never_the_same_again():
+def test_slot_names_are_valid_for_kubelets_and_runtimes_and_never_repeat():
     names = {new_slot() for _ in range(1000)}
     assert len(names) == 1000
     assert all(len(name_of([name])) <= 63 for name in names)
@@ -196,7 +199,7 @@ def test_a_placement_becomes_an_allocation_or_says_why_not():
     )  # fmt: skip
     for whole, name, why in (
         (pod("main"), "main", "the Pod was not placed by penstock-scheduler"),
-        (pod("main", placed=placed), "other", "does not have this container"),
+        (pod("main", placed=placed), "other", "does not include this container"),
         (pod("main", placed=placed, mode="lax"), "main", "'lax' is invalid"),
         (pod("main", placed=placed, on_exceed="stop"), "main", "'stop' is invalid"),
         (pod("main", placed=placed, grace="2 days"), "main", "grace"),
@@ -220,7 +223,8 @@ def test_a_pod_s_containers_are_known_by_how_they_start():
     }  # fmt: skip
     one = read_pod(body)
     assert (one.order, one.inits, one.sidecars) == (("i", "s", "m"), {"i"}, {"s"})
-    assert (one.mode, one.placed, one.has_ended) == ("x", "", True)
+    assert (one.terms, one.placed, one.has_ended) == ({"penstock.io/mode": "x"}, "", True)
+    assert hash(one) == hash(read_pod(body)), "readiness keeps Pods in sets"
 
 
 def spec(kind: str, *devices: tuple[str, dict], version: str = "0.5.0", **whole: object) -> dict:
@@ -230,9 +234,7 @@ def spec(kind: str, *devices: tuple[str, dict], version: str = "0.5.0", **whole:
     }  # fmt: skip
 
 
-def test_a_slot_gives_the_tenant_s_device_and_its_vendor_s_beside_it_in_that_order(
-    tmp_path, monkeypatch
-):
+def test_a_slot_lists_the_tenants_device_and_then_its_vendors(tmp_path, monkeypatch):
     static = tmp_path / "etc"
     static.mkdir()
     monkeypatch.setattr(slots_module, "STATIC", static)

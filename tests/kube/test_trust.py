@@ -1,10 +1,10 @@
-"""What is not taken for more than it is: lists, other machines' clocks, other nodes' pools."""
+"""Data that is trusted only so far: lists, clocks of other machines, pools of other nodes."""
 
 from __future__ import annotations
 
 import time
 
-from tests.kube.test_ledger import pod
+from tests.kube.support.ledger_objects import pod
 
 from penstock.kube.controller.cluster_snapshot import devices_of, read_claim, read_slice
 from penstock.kube.extender.ledger import read_pod
@@ -43,8 +43,8 @@ def test_a_renewal_that_was_first_seen_in_a_list_is_of_an_unknown_age():
     assert not leading(), "that somebody else leads is so at once"
 
 
-def test_whether_a_pod_goes_soon_is_by_the_clock_that_wrote_when_it_has_to():
-    """Of an API server whose clock is two minutes ahead."""
+def test_whether_a_pod_ends_soon_is_judged_by_the_servers_clock():
+    """The API server's clock is two minutes ahead."""
     server_s = time.time() + 120
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(server_s + 30))
     going = read_pod(pod("u", "n", 100, deletionTimestamp=stamp))
@@ -64,7 +64,7 @@ def a_slice(node: str, pool: str, generation: int, memory: str = "80Gi"):
     }  # fmt: skip
 
 
-def test_a_node_that_tells_of_another_nodes_pool_changes_nothing_of_it():
+def test_a_slice_of_one_node_that_names_anothers_pool_changes_nothing():
     claim = read_claim({
         "metadata": {"namespace": "n", "name": "c", "uid": "c"}, "spec": {},
         "status": {"allocation": {"devices": {"results": [{

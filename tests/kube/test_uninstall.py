@@ -1,4 +1,4 @@
-"""What is removed from nodes and from the API server is ours, and all of it."""
+"""Uninstallation removes everything of ours from nodes and the API server, and nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ taints = some.lists(
 
 
 def merged(target, patch):
-    """As an API server merges (RFC 7386)."""
+    """A merge patch as an API server applies it (RFC 7386)."""
     for key, value in patch.items():
         if value is None:
             target.pop(key, None)
@@ -94,7 +94,7 @@ def test_a_nodes_files_go_and_those_of_others_stay(tmp_path):
     assert list(files.remove()) == []
 
 
-def test_who_has_a_share_is_told_whichever_way_and_who_ended_is_not():
+def test_pods_with_shares_are_listed_in_both_modes_and_ended_ones_are_not():
     def claim(name, driver, *pods):
         allocation = {"devices": {"results": [{"driver": driver}]}}
         reserved = [{"resource": "pods", "name": pod} for pod in pods]

@@ -1,4 +1,4 @@
-"""What a claim leaves out is what the device gives, also in the words for why a Pod waits."""
+"""Amounts that a claim leaves out count as the device's defaults in the reason why a Pod waits."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def a_claim(name: str, amounts: dict[str, str], consumed: dict[str, str] | None 
         ({"coresPermille": "700"}, "nothing is short there now", "short by"),
     ],
 )
-def test_why_a_pod_waits_does_not_name_an_amount_of_which_there_is_enough(amounts, short, enough):
-    """Of the device 60 GiB and 70 % of cores are free: an eighth of either is there."""
+def test_the_reason_why_a_pod_waits_names_no_amount_that_is_sufficient(amounts, short, enough):
+    """Of the device 60 GiB and 70 % of cores are free, more than the default of an eighth."""
     device = NodeDevice("GPU-1", 0, "H200", 140 * GIB)
     (slice_,) = slices_of("node", "u", [device], 1)
     name = slice_["spec"]["devices"][0]["name"]

@@ -35,7 +35,7 @@ def signed(value):
 
 
 class Steps:
-    """An operation under way."""
+    """An operation in progress."""
 
     def __init__(self, handle, limit=None):
         assert handle != ffi.NULL
@@ -62,7 +62,7 @@ class Ledger(RuleBasedStateMachine):
 
     @initialize(seq=st.sampled_from([0, 1, SEQ_MASK - 2, SEQ_MASK - 1, SEQ_MASK]))
     def start(self, seq):
-        """Everybody alive, holding nothing, at a number that may come round soon."""
+        """All owners live and hold nothing; the operation number may wrap soon."""
         self.words.total = seq
         for slot in range(SLOTS):
             words = self.page.slots[slot].ledger[DEVICE]
@@ -191,7 +191,7 @@ class Ledger(RuleBasedStateMachine):
         assert units(self.words.total) in sums
 
     def teardown(self):
-        """All die; whoever comes last finds everything."""
+        """All processes die; the last reaper finds all their charges."""
         for slot in range(SLOTS):
             if self.owner(slot) >> 62 != 0:
                 me = self.new_owner(REAPING)

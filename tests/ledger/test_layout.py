@@ -27,7 +27,7 @@ STRUCTS = [
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """What gcc says: {struct: {field: (offset, size)}}, the whole struct under ''."""
+    """The layout by gcc: {struct: {field: (offset, size)}}, the whole struct under ''."""
     directory = tmp_path_factory.mktemp("layout")
     lines = []
     for struct in STRUCTS:

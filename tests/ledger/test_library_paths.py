@@ -31,13 +31,13 @@ def soname(path):
     ("option", "expected"),
     [("--so-path", "libcuda.so.1"), ("--nvml-so-path", "libnvidia-ml.so.1")],
 )
-def test_it_prints_the_library_that_stands_in_for_the_drivers(option, expected):
+def test_the_command_prints_the_library_that_stands_in_for_the_drivers(option, expected):
     done = ask(option)
     assert (done.returncode, done.stderr) == (0, "")
     assert soname(done.stdout.strip()) == expected
 
 
-def test_it_prints_the_directory_of_the_simulated_driver():
+def test_the_command_prints_the_directory_of_the_simulated_driver():
     directory = ask("--sim-dir").stdout.strip()
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         assert soname(f"{directory}/{name}") == name

@@ -1,4 +1,4 @@
-"""Pages as the supervisor writes and anybody reads them."""
+"""Pages: the supervisor writes them, other processes read them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reader_of(kind):
 both_kinds = pytest.mark.parametrize("kind", ["quota", "usage"])
 
 
-def test_what_was_granted_reads_back_as_it_was_written(tmp_path):
+def test_limits_read_back_as_they_were_written(tmp_path):
     limits = Limits(
         (
             DeviceLimit(UUIDS[0], 8 << 30, 700, context_reserve_bytes=256 << 20),
@@ -94,8 +94,8 @@ def test_a_reopened_page_goes_on_counting_generations(tenant, limits):
 def test_a_tenants_devices_cannot_be_changed_or_reordered_under_it(tmp_path):
     two = tuple(DeviceLimit(uuid, 1 << 30) for uuid in UUIDS[:2])
     with QuotaWriter.create(tmp_path / "quota", Limits(two), tenant="a") as writer:
-        for devices in (two[:1], two[::-1]):
-            with pytest.raises(ValueError, match="devices do not change"):
+        for devices, why in ((two[:1], "number of devices"), (two[::-1], "devices do not change")):
+            with pytest.raises(ValueError, match=why):
                 writer.update(Limits(devices))
         assert writer.limits == Limits(two)
 
@@ -145,7 +145,7 @@ def test_a_reader_cannot_keep_the_writer_out_by_locking_the_page(tenant, limits)
         assert writer.update(limits) == 2
 
 
-def test_a_writer_that_never_ends_is_told_of_not_waited_for(tenant, limits, monkeypatch):
+def test_a_writer_that_never_ends_is_reported_and_not_waited_for(tenant, limits, monkeypatch):
     monkeypatch.setattr("penstock_shim._quota_page._LOCK_WAIT_S", 0.05)
     with (tenant / "quota.lock").open("w") as file, QuotaWriter.open(tenant / "quota") as writer:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -209,7 +209,8 @@ def test_a_truncated_page_is_refused(tenant, kind, length):
 def test_a_page_of_another_version_is_refused_not_guessed(tenant, kind):
     overwrite(tenant / kind, 8, struct.pack("<I", 99))
     both = (
-        r"another version \(version 99; this release reads version 2\): use the release that wrote"
+        r"another version \(version 99; this release reads version 3 and the one before\): "
+        r"use the release that wrote"
     )
     with pytest.raises(PageError, match=both):
         reader_of(kind)(tenant / kind)
@@ -280,7 +281,7 @@ def test_a_scribbled_usage_page_is_read_within_its_bounds(tenant):
 
 
 def test_a_snapshot_shows_who_holds_what(tenant):
-    """Set by hand here, as the shim would: the C tests show that it does."""
+    """The test writes the slots as the shim does; the C tests show that the shim does so."""
     with (tenant / "usage").open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
         page = ffi.cast("penstock_usage_page *", ffi.from_buffer(memory))
         page.slots_high = 3

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.memory.support.tenant_programs import make_tenant
 
 from penstock_shim import paths, simulator
-
-sys.path.append(str(Path(__file__).parent))  # tests are imported by file: for the helpers beside
-
-from tenant_programs import make_tenant  # found through the line above
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +59,7 @@ def on_two_devices(tenants, tmp_path):
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory, cuda_include):
-    """A C program of this folder, linked as programs are with `-lcuda`."""
+    """A C program of `programs/`, linked as programs are with `-lcuda`."""
     folder = tmp_path_factory.mktemp("programs")
 
     def build(name: str) -> Path:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import context_memory
-import graph_memory
-import linear_memory
-import module_memory
-import physical
-import pool_memory
 import pytest
+from tests.memory.support import (
+    context_memory,
+    graph_memory,
+    linear_memory,
+    module_memory,
+    physical_memory,
+    pool_memory,
+)
 
 MIB = 1 << 20
 LIMIT = 1024 * MIB
@@ -28,13 +30,13 @@ LIMIT = 1024 * MIB
         pool_memory.pool_of_somebody_else,
         pool_memory.pool_kept_over_frees,
         pool_memory.pool_memory_freed_by_cumemfree,
-        physical.vmm_released_then_unmapped,
-        physical.vmm_unmapped_then_released,
-        physical.vmm_mapped_twice,
-        physical.vmm_unmapped_in_one_go,
-        physical.vmm_retained,
-        physical.vmm_imported_from_itself,
-        physical.vmm_on_a_device_not_granted,
+        physical_memory.vmm_released_then_unmapped,
+        physical_memory.vmm_unmapped_then_released,
+        physical_memory.vmm_mapped_twice,
+        physical_memory.vmm_unmapped_in_one_go,
+        physical_memory.vmm_retained,
+        physical_memory.vmm_imported_from_itself,
+        physical_memory.vmm_on_a_device_not_granted,
         linear_memory.arrays,
         linear_memory.mipmapped_arrays,
         linear_memory.arrays_of_every_shape_and_format,
@@ -61,7 +63,7 @@ def test_a_size_beyond_any_device_is_refused_by_the_simulated_pool(tenant):
 
 
 def test_memory_is_charged_to_the_device_where_it_lies(tenants):
-    tenants(granted=(0, 1)).run(physical.vmm_by_location)
+    tenants(granted=(0, 1)).run(physical_memory.vmm_by_location)
 
 
 @pytest.mark.parametrize(

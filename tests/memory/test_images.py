@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-import image_memory
 import pytest
+from tests.memory.support import image_memory, random_images
 
 MIB = 1 << 20
 
@@ -51,14 +51,14 @@ def test_of_several_architectures_the_one_that_the_device_takes_is_charged(
     ],
     ids=lambda program: program.__name__,
 )
-def test_what_is_loaded_lazily_is_charged_as_it_is_used(on, program):
+def test_lazily_loaded_code_is_charged_as_it_is_used(on, program):
     tenant = on()
     tenant.run(program)
     tenant.reap()
     assert tenant.charged() == 0
 
 
-def test_a_program_that_has_ptx_compiled_is_charged_for_that(on):
+def test_a_program_that_forces_the_compilation_of_ptx_is_charged_for_its_result(on):
     on().run(image_memory.forced_to_compile, CUDA_FORCE_PTX_JIT="1")
 
 
@@ -91,7 +91,7 @@ def test_a_load_that_the_driver_refuses_leaves_nothing_charged(on):
 @pytest.mark.parametrize(("seed", "mode"), [(1, "LAZY"), (2, "LAZY"), (3, "EAGER")])
 def test_random_images_are_never_charged_less_than_the_device_holds(on, seed, mode):
     tenant = on(room=1024 * MIB)
-    tenant.run(image_memory.random_images, seed, CUDA_MODULE_LOADING=mode)
+    tenant.run(random_images.random_images, seed, CUDA_MODULE_LOADING=mode)
     assert tenant.peak() <= (1024 + 520) * MIB
 
 

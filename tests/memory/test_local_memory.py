@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from functools import partial
 
-import local_memory
 import pytest
+from tests.memory.support import local_memory
 
 MIB = 1 << 20
 
@@ -17,7 +17,7 @@ def on(on_two_devices):
 
 
 @pytest.mark.parametrize("kind", ["cubin", "ptx"])
-def test_a_needier_kernel_is_charged_what_it_needs_more(on, kind):
+def test_a_kernel_that_needs_more_local_memory_is_charged_the_difference(on, kind):
     tenant = on()
     tenant.run(local_memory.ascending, kind)
     tenant.reap()
@@ -53,7 +53,7 @@ def test_each_context_has_local_memory_of_its_own(on):
 
 
 @pytest.mark.parametrize(("profile", "major"), [("h200", 9), ("a100-80g", 8)])
-def test_what_the_device_runtime_sets_aside_is_charged(on, profile, major):
+def test_memory_that_the_device_runtime_sets_aside_is_charged(on, profile, major):
     on(profile=profile).run(local_memory.device_runtime, major)
 
 

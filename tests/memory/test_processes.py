@@ -7,7 +7,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-import scenarios
+from tests.memory.support import scenarios
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +52,7 @@ def test_memory_stays_charged_where_threads_map_it_while_others_give_it_up(progr
     assert finish(launch(program("crossing"), tenant, 20_000)) == "0 0\n"
 
 
-def test_what_racing_processes_hold_together_is_exactly_the_limit(program, tenants):
+def test_racing_processes_together_hold_exactly_the_limit(program, tenants):
     tenant = tenants(memory_bytes=100 * MIB)
     holders = [launch(program("racer"), tenant, 0, 0, 1024, "hold") for _ in range(8)]
     held = [int(holder.stdout.readline()) for holder in holders]

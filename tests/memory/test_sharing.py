@@ -1,15 +1,15 @@
-"""Memory that processes hand to each other is charged once to the tenant, whoever ends first.
+"""Memory that processes share is charged to the tenant once, whichever process ends first.
 
-Elsewhere shared and imported memory was not counted (docs/faults-of-peers.md).
+Other preloaded shims do not count shared and imported memory (docs/faults-of-peers.md).
 """
 
 from __future__ import annotations
 
 import pytest
-import scenarios
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sharers import Sharer, UsageRecorder, hand_round
+from tests.memory.support import scenarios
+from tests.memory.support.sharers import Sharer, UsageRecorder, hand_round
 
 MIB = 1 << 20
 SIZE = 8 * MIB
@@ -79,24 +79,24 @@ def three(start, tenants, own_machine, tmp_path_factory):
     order=st.permutations(range(3)),
     ends=st.lists(st.sampled_from(["gives back", "exits", "killed"]), min_size=3, max_size=3),
 )
-def test_what_is_handed_round_is_charged_once_until_its_last_holder_lets_go(
+def test_memory_that_is_handed_round_is_charged_once_until_its_last_holder_releases_it(
     three, own_machine, way, order, ends
 ):
     hand_out, give, let_go = WAYS[way]
-    books = UsageRecorder(own_machine)
+    recorder = UsageRecorder(own_machine)
     tenant, sharers = three()
     hand_out(sharers[0], sharers[1:])
     for which, how in zip(order, ends, strict=True):
-        assert tenant.charged() == SIZE == books.in_use()
+        assert tenant.charged() == SIZE == recorder.in_use()
         end(sharers[which], how, let_go if which else give)
-    assert tenant.charged() == 0 == books.in_use()
+    assert tenant.charged() == 0 == recorder.in_use()
     assert tenant.peak() == SIZE
     for sharer in sharers:
         sharer.kill()
 
 
 def test_a_killed_exporter_whose_memory_is_open_elsewhere_leaves_no_room_behind(start, tenants):
-    """Nobody rides free: the bytes are on the device, so the next allocation does not fit."""
+    """The bytes are still on the device, so the next allocation must not fit."""
     tenant = tenants(memory_bytes=SIZE)
     exporter, importer = (start(tenant) for _ in range(2))
     assert importer.tell("open-ipc", exporter.tell("export-ipc", SIZE)) == "0"
@@ -125,7 +125,7 @@ def test_a_name_used_again_for_other_memory_does_not_carry_the_old_charge(start,
     assert tenant.charged() == 0
 
 
-def test_memory_of_another_tenants_process_is_charged_to_who_opens_it(tenants):
+def test_memory_of_another_tenants_process_is_charged_to_the_tenant_that_opens_it(tenants):
     owner_tenant, tenant = tenants(name="owner"), tenants(name="user")
     with owner_tenant.start(scenarios.ipc_owner) as owner:
         tenant.run(scenarios.ipc_user, owner.stdout.readline().strip())

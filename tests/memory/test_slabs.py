@@ -9,9 +9,9 @@ import subprocess
 import time
 
 import pytest
-import slabs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.memory.support import slabs
 
 from penstock_shim import simulator
 
@@ -20,7 +20,7 @@ SLAB = 2 * MIB
 
 
 def on_the_device(tenant, device: int = 0) -> int:
-    """Bytes that living processes of the tenant hold, in the device's own words."""
+    """Bytes that living processes of the tenant hold by the device's own record."""
     with simulator.Machine(tenant.machine) as machine:
         records = machine.record(device)
     return sum(r.memory_bytes for r in records if r.tag == tenant.folder.name and r.alive)
@@ -70,7 +70,7 @@ def test_one_small_block_left_in_each_slab_does_not_make_room_for_more_than_the_
 def test_arrays_and_modules_are_charged_no_less_than_the_slabs_that_they_hold(
     small, scenario, words, most
 ):
-    """Where they lie nobody says: what is charged may be more, never less."""
+    """Nothing tells where they lie: the charge may be higher than the use, never lower."""
     tenant, limit, context_bytes = small(32 * MIB)
     with tenant.start(scenario, *words) as program:
         while line := program.stdout.readline():
@@ -162,7 +162,7 @@ def test_threads_that_race_at_the_limit_are_charged_what_the_device_holds(
     assert tenant.peak() <= limit
 
 
-def test_what_a_killed_process_had_in_slabs_comes_back(small, program):
+def test_slab_memory_of_a_killed_process_comes_back(small, program):
     tenant, limit, _ = small(24 * MIB, name="killed")
     for _ in range(3):
         racers = subprocess.Popen(
@@ -195,5 +195,5 @@ def test_slabs_go_with_their_context_on_their_own_device(tenants, machine):
     assert program.returncode == 0, errors
 
 
-def test_a_forks_child_gives_nothing_of_its_parents_slabs_back(tenant):
+def test_a_forked_child_gives_back_nothing_of_its_parents_slabs(tenant):
     tenant.run(slabs.forked)

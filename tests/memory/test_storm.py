@@ -88,7 +88,7 @@ def test_threads_that_retain_and_release_the_primary_context_at_once_leave_nothi
 def test_threads_that_destroy_their_pools_while_others_look_for_room_end_well(
     program, tenants, own_machine, threads
 ):
-    """Before, a pool was trimmed for another thread's sake while its own one destroyed it."""
+    """Once, a thread trimmed a pool to make room while another thread destroyed it."""
     tenant = tenants(name=f"pools{threads}", machine=own_machine, memory_bytes=LIMIT)
     room_mib = 100  # three pools of 32 MiB
     own_pools = launch(program("own_pools"), tenant, threads, 3000, LIMIT // MIB - room_mib)
@@ -103,7 +103,7 @@ def test_threads_that_destroy_their_pools_while_others_look_for_room_end_well(
 
 
 def test_a_new_pool_takes_nothing_that_the_quota_has_no_room_for(program, tenants, own_machine):
-    """Before, a small request passed the quota by up to 30 MiB for a moment."""
+    """Once, a small request exceeded the quota by up to 30 MiB for a moment."""
     tenant = tenants(name="piece", machine=own_machine, memory_bytes=LIMIT)
     own_pools = launch(program("own_pools"), tenant, 1, 10, LIMIT // MIB - 28)
     out, errors = own_pools.communicate(timeout=60)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import scenarios
+from tests.memory.support import scenarios
 
 from penstock_shim import simulator
 
@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 
 def on_the_device(tenant) -> int:
-    """Bytes that living processes of the tenant hold, in the device's own words."""
+    """Bytes that living processes of the tenant hold by the device's own record."""
     with simulator.Machine(tenant.machine) as machine:
         records = machine.record(0)
     return sum(r.memory_bytes for r in records if r.tag == tenant.folder.name and r.alive)
@@ -38,7 +38,7 @@ def test_the_charge_of_a_random_mix_is_what_the_device_holds(tenants, machine, s
     assert tenant.peak() <= limit
 
 
-def test_what_was_reserved_for_a_call_that_the_driver_refuses_is_given_back(tenants, tmp_path):
+def test_a_reservation_for_a_call_that_the_driver_refuses_is_given_back(tenants, tmp_path):
     path = tmp_path / "machine"
     simulator.create_machine(path, "h200").close()
     tenant = tenants(machine=path)

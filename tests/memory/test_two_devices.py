@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import elsewhere
 import pytest
-import scenarios
+from tests.memory.support import other_device, scenarios
 
 from penstock_shim import simulator
 
@@ -23,17 +22,17 @@ def uneven(tenants, machine):
         context_reserve_bytes=context_bytes[0],
         granted=(HERE, THERE),
     )
-    tenant.resize(elsewhere.ROOM + context_bytes[0], THERE)
+    tenant.resize(other_device.ROOM + context_bytes[0], THERE)
     return tenant
 
 
 @pytest.mark.parametrize(
     "family",
     [
-        elsewhere.linear_memory,
-        elsewhere.physical_memory,
-        elsewhere.pools,
-        elsewhere.graph_memory,
+        other_device.linear_memory,
+        other_device.physical_memory,
+        other_device.pools,
+        other_device.graph_memory,
     ],
     ids=lambda family: family.__name__,
 )
@@ -48,5 +47,5 @@ def test_memory_of_another_device_is_charged_there_up_to_that_devices_quota(unev
 def test_memory_that_another_process_handed_out_is_charged_where_it_lies(tenants, uneven):
     owner_tenant = tenants(name="owner", granted=(HERE, THERE))
     with owner_tenant.start(scenarios.ipc_owner, THERE) as owner:
-        uneven.run(elsewhere.ipc_user, owner.stdout.readline().strip())
+        uneven.run(other_device.ipc_user, owner.stdout.readline().strip())
         owner.communicate("end\n", timeout=60)

@@ -1,4 +1,4 @@
-"""What is charged for given readings: exactly what the counter grew by.
+"""The amounts that given readings yield: exactly what the counter grew by.
 
 Whatever happens to clocks, to the meter, or to the page.
 """
@@ -14,14 +14,24 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.meter.support.metering import (
+    ALICE,
+    GIB,
+    START,
+    UUID,
+    S,
+    another,
+    later,
+    places,
+    reading,
+    stored,
+)
 
 from penstock.node.metering.batch import _places
 from penstock.node.metering.meter import Meter
 from penstock.node.metering.metered_amounts import FIELDS, Amounts
 from penstock.node.metering.reading import Measured, reading_of
 from penstock.node.metering.store import Store
-
-from .metering import ALICE, GIB, START, UUID, S, another, later, places, reading, stored
 
 
 @pytest.fixture
@@ -55,7 +65,7 @@ def test_a_reading_that_is_not_newer_than_the_last_one_counts_nothing(meter, tmp
     assert stored(tmp_path).suspicions == 0
 
 
-def test_what_was_used_before_the_meter_first_looked_is_charged_where_it_was_used(meter, tmp_path):
+def test_use_before_the_meters_first_reading_is_charged_when_it_happened(meter, tmp_path):
     meter.observe(later(300), [reading(200)])
     assert meter.flush(later(300), wait_s=10)
     assert stored(tmp_path).charged_ns == 200 * S
@@ -76,7 +86,7 @@ def test_a_clock_jump_changes_no_amount(meter, tmp_path, jump_s):
     assert amounts.suspicions == amounts.estimated_ns == 0
 
 
-def test_a_gap_is_bridged_and_told_apart(tmp_path):
+def test_a_gap_is_bridged_and_recorded_as_estimated(tmp_path):
     meter = Meter(tmp_path, at=START)
     meter.observe(START, [reading(0, GIB)])
     meter.observe(later(10), [reading(5, GIB)])
@@ -137,7 +147,7 @@ def test_a_machine_started_anew_charges_the_counter_and_no_memory_between(tmp_pa
     assert stored(tmp_path).byte_seconds == 3 * GIB
 
 
-def test_a_counter_that_runs_backwards_gives_nothing_back_and_is_told(meter, tmp_path):
+def test_a_counter_that_runs_backwards_gives_nothing_back_and_is_reported(meter, tmp_path):
     meter.observe(START, [reading(0)])
     meter.observe(later(100), [reading(90)])
     (found,) = meter.observe(later(200), [reading(0)])
@@ -149,7 +159,7 @@ def test_a_counter_that_runs_backwards_gives_nothing_back_and_is_told(meter, tmp
     assert amounts.suspicions == 1
 
 
-def test_a_counter_faster_than_time_is_charged_the_time_there_was_and_is_told(meter, tmp_path):
+def test_a_counter_faster_than_time_is_charged_the_elapsed_time_and_is_reported(meter, tmp_path):
     meter.observe(START, [reading(0)])
     (found,) = meter.observe(later(10), [reading(2**30)])
     assert found.suspicion.kind == "too-fast"
@@ -162,7 +172,7 @@ def test_a_counter_faster_than_time_is_charged_the_time_there_was_and_is_told(me
     assert amounts.suspicious_ns > 0
 
 
-def test_a_standing_suspicion_is_told_once_a_minute(meter):
+def test_a_standing_suspicion_is_reported_once_a_minute(meter):
     meter.observe(START, [reading(0, GIB, device_memory_bytes=GIB)])
     told = 0
     for tenth in range(1, 1201):
@@ -187,7 +197,7 @@ def test_one_kernel_of_an_hour_charged_when_it_ends_is_no_suspicion(meter, tmp_p
     assert stored(tmp_path).charged_ns == 3600 * S
 
 
-def test_what_the_device_measured_stands_beside_what_was_charged(meter, tmp_path):
+def test_the_devices_own_figure_is_stored_beside_the_charge(meter, tmp_path):
     def with_device(at, busy_ns, **more):
         told = {"busy_ns": busy_ns, "memory_bytes": 3 * GIB}
         meter.observe(at, [reading(at.mono_ns / S - 5000, GIB, measured=told)])
@@ -203,15 +213,16 @@ def test_what_the_device_measured_stands_beside_what_was_charged(meter, tmp_path
     assert amounts.charged_ns == 6 * S
 
 
-def test_work_of_the_device_that_is_charged_by_far_too_little_is_told_with_both_figures(
-    meter, tmp_path
-):
+def test_device_work_that_is_charged_far_too_little_is_reported_with_both_figures(meter, tmp_path):
     found = []
     for second in range(61):  # a fifth of it is charged; then all of it
         measured = {"busy_ns": second * S // 2}
         found += meter.observe(later(second), [reading(second / 10, measured=measured)])
     assert {one.suspicion.kind for one in found} == {"uncharged"}
-    assert "measured 6.5 s, charged 1.3 s" in found[0].suspicion.reason
+    assert (
+        "measured 6.5 s of work for the tenant, but its page charged 1.3 s"
+        in found[0].suspicion.reason
+    )
     assert len(found) <= 2  # told once a minute
     for second in range(200):
         measured = {"busy_ns": 30 * S + second * S}
@@ -314,7 +325,7 @@ def test_amounts_spread_over_a_gap_add_up_to_the_last_unit(wall_ns, elapsed_ns, 
     assert total == whole
 
 
-def test_two_devices_of_a_tenant_are_told_apart(meter, tmp_path):
+def test_two_devices_of_a_tenant_have_amounts_of_their_own(meter, tmp_path):
     other = UUID[:-1] + "2"
     for second in range(3):
         two = dataclasses.replace(
@@ -331,7 +342,7 @@ def test_two_devices_of_a_tenant_are_told_apart(meter, tmp_path):
 
 
 def test_without_a_page_the_devices_own_figures_are_recorded(meter, tmp_path):
-    """Before, a tenant with a damaged page was not metered at all while it lasted."""
+    """Once, a tenant with a damaged page was not metered at all meanwhile."""
     meter.observe(later(0), [reading(1, 0, measured={"busy_ns": S})])
     for second in range(1, 5):
         figures = {UUID: Measured(busy_ns=(1 + second) * S)}
@@ -344,8 +355,8 @@ def test_without_a_page_the_devices_own_figures_are_recorded(meter, tmp_path):
     assert stored(tmp_path).charged_ns == 3 * S
 
 
-def test_a_disk_that_hangs_holds_up_nobody_who_tells_of_new_tenants(meter, monkeypatch):
-    """Who asks waits 50 ms in a second at most; before, SQLite was read by the rounds' thread."""
+def test_a_disk_that_hangs_does_not_hold_up_readings_of_new_tenants(meter, monkeypatch):
+    """A caller waits at most 50 ms in a second; once, the loop's own thread read SQLite."""
     hangs = threading.Event()
     accounts = Store.accounts
 

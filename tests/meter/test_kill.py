@@ -10,12 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+from tests.meter.support.metering import stored
+
 from penstock_shim.pages import read_usage
 
-from .metering import stored
-
-WORKER = Path(__file__).parents[1] / "cli" / "gpu_worker.py"
-METERING = Path(__file__).with_name("metering_process.py")
+WORKER = Path(__file__).parents[1] / "cli" / "support" / "gpu_worker.py"
+METERING = Path(__file__).with_name("support") / "metering_process.py"
 KILLS = 25
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from tests.meter.support.metering import START, S, another, later, places, reading, stored
 
 from penstock.model import PenstockError
 from penstock.node.metering.meter import Meter
 from penstock.node.metering.retention import Retention, roll_up
 from penstock.node.metering.store import FILE, Store
-
-from .metering import START, S, another, later, places, reading, stored
 
 
 def meter_hours(directory, hours: int, *, jump_at: int = -1, jump_s: float = 0) -> None:
@@ -93,7 +92,7 @@ def test_rows_are_bounded_however_many_tenants_there_are(tmp_path):
 
 
 def test_one_users_many_tenants_push_out_nothing_of_anothers(tmp_path):
-    """Not minutes, not days: those of whoever has most go, and the oldest of these first."""
+    """The rows of the user who has most are deleted, oldest first, be they minutes or days."""
     meter = Meter(tmp_path, at=START)
     for day in range(4):
         at = later(86400 * day)
@@ -114,6 +113,6 @@ def test_one_users_many_tenants_push_out_nothing_of_anothers(tmp_path):
         assert stored(tmp_path, who).charged_ns > 0, "what is newest is kept of everybody"
 
 
-def test_to_keep_nothing_is_refused():
+def test_a_retention_of_nothing_is_refused():
     with pytest.raises(PenstockError, match="invalid retention"):
         Retention(days=0)

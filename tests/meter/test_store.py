@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.meter.support.metering import ALICE, GIB, START, UUID, S, another, later, reading, stored
 
 from penstock.model import PenstockError
 from penstock.node.metering.account import first
@@ -16,8 +17,6 @@ from penstock.node.metering.batch import MOST_ROWS, Batch
 from penstock.node.metering.meter import Meter
 from penstock.node.metering.store import FILE, MIGRATIONS, Store
 from penstock.node.metering.usage import read_usage_since
-
-from .metering import ALICE, GIB, START, UUID, S, another, later, reading, stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,9 +84,9 @@ def test_a_file_of_another_program_is_refused_and_left_as_it_is(tmp_path):
     assert (tmp_path / FILE).read_bytes() == before
 
 
-def test_a_second_meter_in_the_same_directory_is_told_who_is_there(tmp_path):
+def test_a_second_meter_in_the_same_directory_is_refused_with_the_pid_of_the_first(tmp_path):
     meter = Meter(tmp_path)
-    with pytest.raises(PenstockError, match=f"pid {os.getpid()} writes there"):
+    with pytest.raises(PenstockError, match=f"pid {os.getpid()} has its lock"):
         Meter(tmp_path)
     meter.close()
     Meter(tmp_path).close()
@@ -120,7 +119,7 @@ def test_a_directory_that_is_a_file_is_an_error_that_says_so(tmp_path):
 def test_a_directory_that_others_can_write_is_refused(tmp_path):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    with pytest.raises(PenstockError, match="others can write there"):
+    with pytest.raises(PenstockError, match="others can write to it"):
         Meter(tmp_path / "open")
 
 
@@ -136,7 +135,7 @@ def test_tenants_that_ended_together_are_stored_by_one_flush(tmp_path):
     meter.close(later(4))
 
 
-def test_a_tenant_that_nobody_tells_of_any_more_is_let_go_of_and_known_when_it_returns(tmp_path):
+def test_a_tenant_without_readings_is_forgotten_and_known_again_when_it_returns(tmp_path):
     meter = Meter(tmp_path, at=START)
     meter.observe(START, [reading(0)])
     meter.observe(later(2), [reading(2)])
@@ -238,7 +237,7 @@ def test_a_file_that_cannot_be_made_yet_loses_nothing_either(small_disk):
     assert stored(small_disk).charged_ns == 20 * S
 
 
-def test_what_waits_for_a_full_disk_becomes_coarser_and_not_ever_more():
+def test_rows_that_wait_for_a_full_disk_become_coarser_and_stay_bounded():
     batch = Batch()
     whole = 0
     device = reading(0).devices[0]

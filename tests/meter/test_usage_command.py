@@ -7,12 +7,11 @@ import time
 
 import pytest
 import yaml
+from tests.meter.support.metering import GIB, UUID, S, another, reading
 
 from penstock.node.metering import clock
 from penstock.node.metering.clock import Moment
 from penstock.node.metering.meter import Meter
-
-from .metering import GIB, UUID, S, another, reading
 
 OTHER = UUID[:-1] + "2"
 
@@ -101,7 +100,7 @@ def test_table_and_yaml_say_the_same(penstock, metered):
         (["--by", "usr"], "did you mean user?"),
     ],
 )
-def test_what_makes_no_sense_is_said(penstock, metered, arguments, words):
+def test_options_that_make_no_sense_are_refused(penstock, metered, arguments, words):
     done = penstock("usage", "--meter-dir", str(metered), *arguments)
     assert done.returncode == 2
     assert words in " ".join(done.stderr.replace("│", " ").split())
@@ -115,7 +114,7 @@ def test_where_nothing_was_ever_metered_the_command_makes_nothing(penstock, tmp_
     assert not (tmp_path / "none").exists()
 
 
-def test_a_file_of_rubbish_is_said_to_be_unreadable(penstock, tmp_path):
+def test_a_file_of_rubbish_is_reported_as_unreadable(penstock, tmp_path):
     (tmp_path / "meter.db").write_bytes(b"\xa5" * 20_000)
     done = penstock("usage", "--meter-dir", str(tmp_path))
     assert done.returncode == 2

@@ -1,5 +1,5 @@
 /* builds: thread address */
-/* The table of names asked for: counted once a name, whole after a kill, bounded. */
+/* The table of requested names: one entry for each name, whole after a kill, bounded. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -58,7 +58,7 @@ TEST(an_entry_whose_owner_was_killed_before_it_wrote_the_name_is_finished_by_the
   CHECK_EQUAL(entry_of(usage, "cuGone")->requests, 1);
 }
 
-TEST(what_does_not_fit_is_counted_together_and_what_is_there_goes_on_counting) {
+TEST(names_that_do_not_fit_are_counted_together_and_the_others_each) {
   penstock_usage_page *usage = tenant_open("t", 1, MIB).usage;
   for (unsigned i = 0; i < PENSTOCK_ASKED_ENTRIES + 7; i++) {
     char name[32];

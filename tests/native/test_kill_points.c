@@ -31,7 +31,7 @@ typedef struct words {
 typedef struct scenario {
   void (*before)(penstock_region *region); /* in the parent; may be NULL */
   void (*act)(penstock_region *region);    /* in the child, which is killed */
-  void (*after)(penstock_region *region);  /* in the parent, who lives on */
+  void (*after)(penstock_region *region);  /* in the parent, which lives on */
   unsigned least;                          /* stores there must be, lest nothing was watched */
 } scenario;
 
@@ -268,7 +268,7 @@ static void admit(penstock_region *region, uint64_t ns) {
 
 static void have_work(penstock_region *region) {
   admit(region, 5);
-  penstock_working_look(region->usage, 0, SECOND);
+  penstock_working_scan(region->usage, 0, SECOND);
 }
 
 /* More processes than one bit stands for, so that bits come and go. */
@@ -279,9 +279,9 @@ static void admit_and_look(penstock_region *region) {
   }
   admit(region, 3);
   __atomic_store_n(estimate_of(region), 0, __ATOMIC_SEQ_CST);
-  penstock_working_look(region->usage, 0, 2 * SECOND);
+  penstock_working_scan(region->usage, 0, 2 * SECOND);
   admit(region, 3);
-  penstock_working_look(region->usage, 0, 3 * SECOND);
+  penstock_working_scan(region->usage, 0, 3 * SECOND);
 }
 
 /* What lives is seen at any time; what is dead and was reaped is walked no more after a look. */
@@ -298,7 +298,7 @@ static void nobody_is_hidden(penstock_region *region) {
     CHECK(own);
     CHECK(look == 0 || walked <= PENSTOCK_WORKING_SLOTS);
     penstock_reap_all(region->usage, region->quota);
-    penstock_working_look(region->usage, 0, 4 * SECOND);
+    penstock_working_scan(region->usage, 0, 4 * SECOND);
   }
 }
 

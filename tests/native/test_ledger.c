@@ -53,7 +53,7 @@ TEST(absurd_sizes_are_refused_and_nothing_overflows) {
   tenant_check_empty(&region);
 }
 
-TEST(nothing_at_all_always_fits) {
+TEST(a_request_of_nothing_always_fits) {
   penstock_region region = tenant_open("t", 1, 512);
   CHECK_EQUAL(penstock_ledger_reserve(&region, 0, 512), PENSTOCK_OK);
   CHECK_EQUAL(penstock_ledger_reserve(&region, 0, 0), PENSTOCK_OK);
@@ -104,7 +104,7 @@ TEST(the_peak_remembers_the_highest_total) {
   CHECK_EQUAL(region.usage->ledger[0].peak_bytes, 8192);
 }
 
-TEST(numbers_of_operations_come_round_without_a_trace) {
+TEST(operation_numbers_wrap_without_a_trace) {
   penstock_region region = tenant_open("t", 1, MIB);
   penstock_region second = tenant_second(&region);
   for (unsigned i = 0; i < (1 << 18) + 10; i++) {

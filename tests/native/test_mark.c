@@ -103,7 +103,7 @@ TEST(a_mark_is_lost_by_unlocking_the_description_and_by_nothing_else) {
   if (child == 0) _exit(fcntl(descriptor, F_OFD_SETLK, &all) == 0 ? 0 : 1);
   int status;
   CHECK(waitpid(child, &status, 0) == child && status == 0);
-  CHECK(!is_open(&mark)); /* for all who have it */
+  CHECK(!is_open(&mark)); /* for all its holders */
   close(descriptor);
 }
 
@@ -121,7 +121,7 @@ TEST(a_mark_is_found_among_more_locks_than_are_listed_in_one_go) {
   for (int i = 0; i < MANY; i++) close(others[i]);
 }
 
-TEST(what_is_in_doubt_is_open_and_bears_no_mark) {
+TEST(a_file_in_doubt_counts_as_open_and_bears_no_mark) {
   int descriptor = device();
   penstock_mark mark = put(descriptor);
   struct flock theirs = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 7, .l_len = 1};

@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.native import builds
+from tests.native.support import builds
 
 SKIPPED = 77
 

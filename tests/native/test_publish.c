@@ -94,7 +94,7 @@ static bool is_asleep(pid_t pid) {
   return strstr(line, ") S ") != NULL;
 }
 
-TEST(a_change_wakes_who_sleeps_on_the_page_though_it_is_mapped_read_only) {
+TEST(a_change_wakes_sleepers_on_the_page_though_it_is_mapped_read_only) {
   penstock_region region = tenant_open("t", 1, 512);
   pid_t child = fork();
   if (child == 0) {

@@ -58,7 +58,7 @@ TEST(a_region_goes_on_after_the_program_closed_every_descriptor) {
   CHECK_EQUAL(penstock_ledger_total(&region, 0), 512);
 }
 
-TEST(a_missing_directory_or_page_is_told_as_missing) {
+TEST(a_missing_directory_or_page_is_reported_as_missing) {
   CHECK_EQUAL(open_error(), PENSTOCK_E_MISSING);
   tenant_create("t", 1, MIB);
   CHECK(unlink("t/usage") == 0);
@@ -112,7 +112,7 @@ TEST(a_directory_a_link_or_a_pipe_in_a_pages_place_is_refused_without_hanging) {
   CHECK_EQUAL(open_error(), PENSTOCK_E_NOT_A_FILE);
 }
 
-TEST(a_page_that_may_not_be_read_is_told_as_unreadable) {
+TEST(a_page_that_may_not_be_read_is_reported_as_unreadable) {
   tenant_create("t", 1, MIB);
   CHECK(chmod("t/quota", 0) == 0);
   pid_t child = fork();
@@ -125,7 +125,7 @@ TEST(a_page_that_may_not_be_read_is_told_as_unreadable) {
   wait_for(child);
 }
 
-TEST(a_usage_page_that_may_only_be_read_is_told_as_unwritable) {
+TEST(a_usage_page_that_may_only_be_read_is_reported_as_unwritable) {
   tenant_create("t", 1, MIB);
   CHECK(chmod("t", 0755) == 0 && chmod("t/quota", 0444) == 0 && chmod("t/usage", 0444) == 0);
   int folder = open("t", O_PATH | O_DIRECTORY); /* those above may be closed to others */

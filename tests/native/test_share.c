@@ -101,7 +101,7 @@ TEST(a_share_whose_holders_died_makes_room_for_the_next_reservation_without_any_
   while (penstock_ledger_reserve(&region, 0, 8 * MIB) != PENSTOCK_OK) CHECK(monotonic_ns() < until);
 }
 
-TEST(what_is_shared_anew_under_an_old_name_is_what_the_next_one_joins) {
+TEST(memory_shared_anew_under_an_old_name_is_what_the_next_process_joins) {
   penstock_region region = tenant_open("t", 1, LIMIT);
   penstock_region second = tenant_second(&region);
   CHECK_EQUAL(penstock_ledger_reserve(&region, 0, 3 * MIB), PENSTOCK_OK);

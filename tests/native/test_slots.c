@@ -170,7 +170,7 @@ HELPER(after_exec) {
 
 static void exec_and_claim(void) { exec_helper("after_exec", "t", NULL); }
 
-TEST(what_a_process_held_before_exec_comes_back_when_its_new_image_claims) {
+TEST(charges_from_before_exec_come_back_when_the_new_image_claims) {
   penstock_region region = tenant_open("t", 1, MIB);
   CHECK_EQUAL(penstock_ledger_reserve(&region, 0, 512), PENSTOCK_OK);
   wait_for(child_holding(&region, 4096, exec_and_claim));
@@ -179,7 +179,7 @@ TEST(what_a_process_held_before_exec_comes_back_when_its_new_image_claims) {
 HELPER(only_wait) { sleep_until_killed(); }
 static void exec_and_wait(void) { exec_helper("only_wait", "t", NULL); }
 
-TEST(what_a_process_held_before_exec_comes_back_by_others_though_it_never_claims_again) {
+TEST(charges_from_before_exec_are_taken_back_by_others_if_the_new_image_never_claims) {
   penstock_region region = tenant_open("t", 1, MIB);
   pid_t child = child_holding(&region, 4096, exec_and_wait);
   uint64_t deadline = monotonic_ns() + 10000000000;

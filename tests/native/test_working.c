@@ -8,7 +8,7 @@
 #include "mechanism/working.h"
 #include "tenant.h"
 
-#define LOOK_NS ((uint64_t)PENSTOCK_WORKING_LOOK_NS)
+#define LOOK_NS ((uint64_t)PENSTOCK_WORKING_SCAN_NS)
 
 /* As a launch does it. */
 static void admit(penstock_region *region, uint64_t ns) {
@@ -43,7 +43,7 @@ TEST(shares_add_nothing_to_the_slots_that_a_launch_walks) {
   CHECK_EQUAL(walk(&region, &ns), 1);
   for (unsigned i = 0; i < 760; i++) CHECK(penstock_share_make(&region, 0, 0, i + 1));
   CHECK(region.usage->slots_high > 760);
-  penstock_working_look(region.usage, 0, 10 * LOOK_NS);
+  penstock_working_scan(region.usage, 0, 10 * LOOK_NS);
   CHECK_EQUAL(walk(&region, &ns), PENSTOCK_WORKING_SLOTS);
   CHECK_EQUAL(ns, 5);
 }
@@ -51,7 +51,7 @@ TEST(shares_add_nothing_to_the_slots_that_a_launch_walks) {
 TEST(processes_that_have_no_work_any_more_are_not_walked_after_the_next_look) {
   penstock_region region = tenant_open("t", 1, 64 * MIB);
   uint64_t ns, now_ns = 10 * LOOK_NS;
-  penstock_working_look(region.usage, 0, now_ns);
+  penstock_working_scan(region.usage, 0, now_ns);
   pid_t children[40];
   for (unsigned i = 0; i < 40; i++) { /* all live at once: none is reaped by another's claim */
     children[i] = fork();
@@ -74,12 +74,12 @@ TEST(processes_that_have_no_work_any_more_are_not_walked_after_the_next_look) {
   }
   penstock_reap_all(region.usage, region.quota);
   admit(&region, 7);
-  penstock_working_look(region.usage, 0, now_ns + LOOK_NS - 1); /* too early */
-  penstock_working_look(region.usage, 0, now_ns + LOOK_NS);
+  penstock_working_scan(region.usage, 0, now_ns + LOOK_NS - 1); /* too early */
+  penstock_working_scan(region.usage, 0, now_ns + LOOK_NS);
   CHECK_EQUAL(walk(&region, &ns), PENSTOCK_WORKING_SLOTS);
   CHECK_EQUAL(ns, 7);
   settle(&region);
-  penstock_working_look(region.usage, 0, now_ns + 2 * LOOK_NS);
+  penstock_working_scan(region.usage, 0, now_ns + 2 * LOOK_NS);
   CHECK_EQUAL(walk(&region, &ns), 0);
   admit(&region, 3); /* it comes back at once */
   CHECK_EQUAL(walk(&region, &ns), PENSTOCK_WORKING_SLOTS);
@@ -90,16 +90,16 @@ TEST(processes_that_have_no_work_any_more_are_not_walked_after_the_next_look) {
 TEST(work_without_a_bit_is_walked_from_the_next_look_on) {
   penstock_region region = tenant_open("t", 1, 64 * MIB);
   uint64_t ns;
-  penstock_working_look(region.usage, 0, 10 * LOOK_NS);
+  penstock_working_scan(region.usage, 0, 10 * LOOK_NS);
   int slot = penstock_slot_own(&region);
   region.usage->slots[slot].gate[0].estimate_ns = 9;
   CHECK_EQUAL(walk(&region, &ns), 0);
-  penstock_working_look(region.usage, 0, 11 * LOOK_NS);
+  penstock_working_scan(region.usage, 0, 11 * LOOK_NS);
   CHECK_EQUAL(walk(&region, &ns), 1);
   CHECK_EQUAL(ns, 9);
   region.usage->slots[slot].gate[0].estimate_ns = 0;
   region.usage->slots[slot].gate[0].busy_since_ns = 1; /* it runs on beyond its estimate */
-  penstock_working_look(region.usage, 0, 12 * LOOK_NS);
+  penstock_working_scan(region.usage, 0, 12 * LOOK_NS);
   CHECK_EQUAL(walk(&region, &ns), 1);
 }
 
@@ -108,13 +108,13 @@ TEST(bits_of_any_kind_lead_to_no_slot_outside_the_page_and_go_by_themselves) {
   penstock_gate_device *gate = &region.usage->gate[0];
   uint64_t ns;
   for (unsigned i = 0; i < sizeof gate->working / 8; i++) gate->working[i] = UINT64_MAX;
-  gate->working_looked =
+  gate->working_scanned =
       50 * LOOK_NS / PENSTOCK_WORKING_TICK_NS; /* as after a jump back of the clock */
   CHECK_EQUAL(walk(&region, &ns), PENSTOCK_MAX_SLOTS / PENSTOCK_WORKING_SLOTS);
   region.usage->slots_high = UINT64_MAX;
   CHECK_EQUAL(walk(&region, &ns), PENSTOCK_MAX_SLOTS);
   region.usage->slots_high = 0;
-  penstock_working_look(region.usage, 0, 10 * LOOK_NS);
+  penstock_working_scan(region.usage, 0, 10 * LOOK_NS);
   CHECK_EQUAL(walk(&region, &ns), 0);
 }
 
@@ -126,7 +126,7 @@ TEST(work_is_not_hidden_for_good_by_somebody_who_looks_all_the_time) {
   if (looker == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (uint64_t now_ns = 10 * LOOK_NS;; now_ns += LOOK_NS) {
-      penstock_working_look(region.usage, 0, now_ns);
+      penstock_working_scan(region.usage, 0, now_ns);
     }
   }
   uint64_t ns, until = monotonic_ns() + 300000000;

@@ -27,7 +27,7 @@ from penstock_shim import paths
 from penstock_shim.pages import PageError, read_quota, read_usage, survive_lost_pages
 
 REAP_PERIOD_NS = 2_000_000_000
-PROGRAM = Path(__file__).parents[1] / "enforce" / "program.py"
+PROGRAM = Path(__file__).parents[1] / "enforce" / "support" / "gpu_program.py"
 
 
 class Node:
@@ -73,9 +73,9 @@ class Node:
 
     def round(self):
         now_ns = time.monotonic_ns()
-        self.tenant_table.look(now_ns)
+        self.tenant_table.sample(now_ns)
         for supervisor in list(self.supervisors.values()):
-            supervisor.look_after(now_ns)
+            supervisor.supervise(now_ns)
 
     def rounds_until(self, condition, within_s=20):
         deadline = time.monotonic() + within_s
@@ -109,7 +109,7 @@ def test_the_heartbeat_of_a_tenant_that_does_nothing_goes_on(node):
     node.round()
     before = read_quota(tenant.quota_page).heartbeat_ns
     node.round()
-    assert not node.near(tenant).stirred
+    assert not node.near(tenant).has_changed
     assert read_quota(tenant.quota_page).heartbeat_ns > before
 
 
@@ -199,15 +199,15 @@ def test_tenants_that_end_while_others_are_looked_at_take_nothing_with_them(node
     staying = node.tenant("staying")
     stop, rounds = threading.Event(), []
 
-    def look_after(supervisor):
+    def supervise(supervisor):
         with contextlib.suppress(OSError, PageError):  # it has ended
-            supervisor.look_after(time.monotonic_ns())
+            supervisor.supervise(time.monotonic_ns())
 
     def go_rounds():
         while not stop.is_set():
-            node.tenant_table.look(time.monotonic_ns())
+            node.tenant_table.sample(time.monotonic_ns())
             for supervisor in list(node.supervisors.values()):
-                look_after(supervisor)
+                supervise(supervisor)
             rounds.append(time.monotonic_ns())
 
     thread = threading.Thread(target=go_rounds)
@@ -215,7 +215,7 @@ def test_tenants_that_end_while_others_are_looked_at_take_nothing_with_them(node
     try:
         for number in range(60):
             tenant = node.tenant(f"t{number}")
-            look_after(node.supervisors[tenant.name])
+            supervise(node.supervisors[tenant.name])
             node.end(tenant.name)
         last = len(rounds)
         while thread.is_alive() and len(rounds) <= last:

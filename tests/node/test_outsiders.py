@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.memory import tenant_programs
+from tests.memory.support import tenant_programs
 
 from penstock.node.enforcement.process import read_stat
 from penstock.node.supervision.pid_namespaces import NamespacedProcesses
@@ -128,7 +128,7 @@ def test_who_was_never_seen_counts_only_where_all_can_be_seen_or_who_shook_hands
     wait_until(lambda: NamespacedProcesses(sees_all=True).dead(slots(tenant)))
     held = slots(tenant)
     met = NamespacedProcesses(sees_all=False)
-    met.meet(held[0].owner)
+    met.add_visible(held[0].owner)
     assert met.dead(held) == list(held)
 
 

@@ -129,13 +129,13 @@ class Box:
         return self._keep(CudaProgram(self.environment(tag, tenant), ordinal))
 
     def let_samples_pass(self, count):
-        """Until the devices took `count` samples more: the time that a kernel takes on the last."""
+        """Keeps the last device at work until it took `count` more samples."""
         last = self.devices[-1]
         clock = self.program("clock", ordinal=last.index)
         clock.do(f"run 1 {count * last.sample_period_ns}")
 
     def tool(self, *command, tenant=None, **variables):
-        """What a command-line tool of this Python environment prints."""
+        """The output of a command-line tool of this Python environment."""
         done = subprocess.run(
             [Path(sys.executable).parent / command[0], *command[1:]],
             env={**os.environ, **self.environment(tenant=tenant), "COLUMNS": "200", **variables},

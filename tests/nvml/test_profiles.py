@@ -1,4 +1,4 @@
-"""Device profiles: what comes with Penstock, and what a bad one is told."""
+"""Device profiles: those that come with Penstock, and the errors of bad ones."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_file_of_ones_own_is_a_profile(tmp_path):
         (SMALL + "kernels: [{pattern: x}]\n", 6, "a duration_us or a parameter"),
         (SMALL + "memory\n", 6, "not YAML"),
         ("a: [1, 2\n", 1, "not YAML"),
-        ("- 1\n", 1, "must be keys with values"),
+        ("- 1\n", 1, "must be a mapping of keys to values"),
         ("", 1, "is empty"),
     ],
 )

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.interposition import debian
+from tests.interposition.support import debian_packages
 
 from penstock_shim import pages, paths
 
@@ -23,8 +23,8 @@ for name in sys.argv[2:]: print(getattr(library, name)(0, 0, 0, 0))
 @pytest.fixture(scope="session")
 def real_nvml() -> Path:
     try:
-        return debian.find(CACHE, "libnvidia-ml1", "non-free", "libnvidia-ml.so.1")
-    except debian.NotToBeHadError as why:
+        return debian_packages.find(CACHE, "libnvidia-ml1", "non-free", "libnvidia-ml.so.1")
+    except debian_packages.NotToBeHadError as why:
         pytest.skip(f"no real NVML to compare with: {why}")
 
 
@@ -67,7 +67,7 @@ def test_a_real_nvml_answers_through_the_shim(box, tenant, real_nvml):
     assert answers(box, tenant, "nvmlInit_v2") == [DRIVER_NOT_LOADED]
 
 
-def test_what_the_real_nvml_lacks_is_a_function_not_found(box, tenant, real_nvml):
+def test_a_function_that_the_real_nvml_lacks_is_not_found(box, tenant, real_nvml):
     hooks = (Path(__file__).parents[2] / "shim" / "native" / "nvml" / "hooks.def").read_text()
     lacking = sorted(exported(paths.nvml_so_path()) - exported(real_nvml))
     lacking = [name for name in lacking if f"HOOK({name}," not in hooks]

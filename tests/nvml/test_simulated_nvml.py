@@ -49,7 +49,7 @@ def test_names_of_no_device_are_not_found(box):
     assert nvml.error("nvmlDeviceGetHandleByPciBusId('nonsense')") == INVALID_ARGUMENT
 
 
-def test_what_is_no_handle_is_an_invalid_argument(box):
+def test_an_invalid_handle_is_an_invalid_argument(box):
     nvml = box.nvml()
     assert nvml.error("nvmlDeviceGetName(None)") == INVALID_ARGUMENT
     assert nvml.error("nvmlDeviceGetMemoryInfo(c_void_p(12345))") == INVALID_ARGUMENT
@@ -92,7 +92,7 @@ def test_the_board_is_the_profiles(box):
     assert nvml("nvmlDeviceGetMaxClockInfo(device(0), NVML_CLOCK_SM)") > 1000
 
 
-def test_what_a_data_centre_board_lacks_is_not_supported(box):
+def test_features_that_a_data_centre_board_lacks_are_not_supported(box):
     nvml = box.nvml()
     assert nvml.error("nvmlDeviceGetFanSpeed(device(0))") == NOT_SUPPORTED
     assert nvml.error("nvmlDeviceGetMigMode(device(0))") == NOT_SUPPORTED

@@ -97,7 +97,7 @@ def test_a_damaged_quota_page_is_no_tenant_and_the_log_says_why_once(box, tenant
     assert "is not a page of this kind" in line
 
 
-def test_an_nvml_that_is_not_there_is_said_to_be_missing(box):
+def test_a_missing_nvml_is_reported_as_missing(box):
     folder = box.folder / "without"
     folder.mkdir()
     limits = pages.Limits(devices=(pages.DeviceLimit(uuid=box.devices[0].uuid, memory_bytes=GIB),))

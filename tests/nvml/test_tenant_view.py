@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.interposition import debian
-from tests.nvml import screen
+from tests.interposition.support import debian_packages
+from tests.nvml.support import terminal_screen
 
 from penstock_shim import pages
 
@@ -35,8 +35,8 @@ def programs(box, tenants):
 @pytest.fixture(scope="session")
 def nvtop() -> Path:
     try:
-        return debian.find(CACHE, "nvtop", "main contrib", "bin/nvtop")
-    except debian.NotToBeHadError as why:
+        return debian_packages.find(CACHE, "nvtop", "main contrib", "bin/nvtop")
+    except debian_packages.NotToBeHadError as why:
         pytest.skip(f"no nvtop to run: {why}")
 
 
@@ -44,9 +44,9 @@ def nvtop() -> Path:
 def nvtop_in(box, nvtop, tmp_path):
     started = []
 
-    def start(tenant) -> screen.Screen:
+    def start(tenant) -> terminal_screen.Screen:
         environment = {**box.environment(tenant=tenant), "HOME": str(tmp_path), "PATH": "/usr/bin"}
-        started.append(screen.Screen(nvtop, environment))
+        started.append(terminal_screen.Screen(nvtop, environment))
         return started[-1]
 
     yield start
@@ -164,7 +164,7 @@ def test_the_detailed_process_list_has_own_processes_alone(box, tenants, program
         assert (code, number) == ((INSUFFICIENT_SIZE, 1) if count else (0, 0))
 
 
-def test_names_of_other_tenants_processes_are_not_told(box, tenants, programs):
+def test_names_of_other_tenants_processes_are_not_shown(box, tenants, programs):
     for tenant, own, other in zip(tenants, programs, reversed(programs), strict=True):
         nvml = box.nvml(tenant)
         assert "python" in nvml(f"nvmlSystemGetProcessName({own.pid})")

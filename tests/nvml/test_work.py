@@ -115,7 +115,7 @@ def test_process_utilisation_is_each_processes_share_of_the_last_sample_period(b
     assert later == {"nvml": NOT_FOUND}
 
 
-def test_who_was_idle_in_the_last_sample_period_has_no_sample(box):
+def test_a_process_that_was_idle_in_the_last_sample_period_has_no_sample(box):
     nvml = box.nvml()
     program = box.program("one")
     program.do(f"queue 300 {2 * MS}")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from tests.memory.tenant_programs import MIB, make_tenant
+from tests.memory.support.tenant_programs import MIB, make_tenant
+from tests.peers.support.refused_families import ask_for_too_much
 
 from penstock.bench.quota import Workload
 from penstock.bench.stage import Stage, windows
@@ -18,11 +16,10 @@ from penstock_shim import paths, simulator
 pytestmark = pytest.mark.timed
 
 LONG_S = 120
-SCENARIOS = Path(__file__).with_name("scenarios_of_peers.py")
 
 
 def test_a_loop_of_large_kernels_each_waited_for_is_throttled():
-    """A bucket that is looked at before it is charged would let every one of them pass."""
+    """A bucket that is checked before it is charged would let each of them pass."""
     with Stage("h200") as stage:
         tenant = stage.tenant("tenant", 20)
         stage.start(tenant, Workload(20_000, sync_every=1).arguments(LONG_S))
@@ -58,17 +55,11 @@ def test_the_shim_exports_nothing_but_the_drivers_names_and_two_doors():
 
 
 def test_a_refused_allocation_never_reaches_the_driver(tmp_path):
-    """The driver's allocation calls would not return: the refusals come all the same."""
+    """The driver's allocation calls would hang, but the refusals return."""
     machine = tmp_path / "machine"
     with simulator.create_machine(machine, "h200") as opened:
         tenant = make_tenant(tmp_path / "tenant", machine, 64 * MIB)
-        with subprocess.Popen(
-            [sys.executable, SCENARIOS],
-            env={**tenant.environment(), "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as program:
+        with tenant.start(ask_for_too_much) as program:
             assert program.stdout.readline() == "ready\n"
             for call in ("cuMemAlloc", "cuMemAllocAsync", "cuMemCreate", "cuMemAllocManaged"):
                 opened.inject("hang", call=call)

@@ -39,7 +39,7 @@ def check(text: str) -> None:
 
 @given(st.lists(WORDS | st.text(string.printable, max_size=5), max_size=60).map("".join))
 @settings(max_examples=300)
-def test_made_up_documents(text):
+def test_a_random_document_is_refused_or_read(text):
     check(text)
 
 
@@ -50,7 +50,7 @@ def test_made_up_documents(text):
     ),
 )
 @settings(max_examples=300)
-def test_damaged_samples(text, changes):
+def test_a_damaged_policy_is_refused_or_read(text, changes):
     for where, cut, inserted in changes:
         at = int(where * len(text))
         text = text[:at] + inserted + text[at + cut :]

@@ -104,7 +104,7 @@ def test_durations_carry_their_unit(text, duration_ns):
 
 
 @pytest.mark.parametrize("text", ["0", "0s", "0ms"])
-def test_a_time_of_grace_may_be_none_at_all(text):
+def test_a_grace_may_be_zero(text):
     assert parse_duration_ns(text, or_none=True) == 0
     with pytest.raises(QuantityError):
         parse_duration_ns(text)
@@ -133,7 +133,7 @@ def test_more_tflops_than_the_device_has_are_refused():
 
 
 @given(st.integers(min_value=0, max_value=2**50))
-def test_the_figure_for_people_is_within_five_percent(size_bytes):
+def test_human_readable_memory_is_within_five_percent(size_bytes):
     text = human_memory(size_bytes)
     shown = 0 if text == "0B" else parse_memory(text.removesuffix("B"))
     assert abs(shown - size_bytes) <= 0.05 * size_bytes

@@ -127,7 +127,7 @@ def test_a_variable_that_is_inherited_counts_like_one_that_the_program_sets(
 
 
 def test_a_granted_mig_instance_is_named_in_its_own_form(tenants, build, inside, uuids):
-    """The simulated GPU has no MIG; what the driver below is told shows that the name is kept."""
+    """The simulated GPU has no MIG; the variable that the driver below sees keeps the name."""
     mig = "MIG" + uuids[0][3:]
     tenant = _tenant_of(tenants, "mig", mig)
     for value in ("-unset", "0", mig, mig[:9]):
@@ -138,7 +138,7 @@ def test_a_granted_mig_instance_is_named_in_its_own_form(tenants, build, inside,
 
 
 def _last_seen(tenant) -> str:
-    """What the driver below was told to show, from the shim's log."""
+    """The devices that the driver below was to show, from the shim's log."""
     return re.findall(r"devices that this process sees: (.*)", tenant.log())[-1]
 
 

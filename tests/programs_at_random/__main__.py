@@ -15,7 +15,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.programs_at_random import build, keeping, playing, shrinking, writing
+from tests.programs_at_random.support import build, keeping, playing, shrinking
+from tests.programs_at_random.support.writing import features, writer
 
 
 def seeds_of(word: str) -> list[int]:
@@ -35,14 +36,14 @@ def main() -> int:
     parser.add_argument("--tries", type=int, default=1, help="how often each is played")
     parser.add_argument("--folder", type=Path, help="where failing scripts go")
     asked = parser.parse_args()
-    features = writing.features(asked.features)
+    allowed = features.chosen(asked.features)
     scripts: list[tuple[str, str]] = []
     for word in asked.what:
         if Path(word).exists():
             scripts.append((word, Path(word).read_text()))
         else:
-            chosen = keeping.when_tight(features) if asked.tight else features
-            scripts += [(str(s), writing.write(s, chosen)) for s in seeds_of(word)]
+            chosen = keeping.when_tight(allowed) if asked.tight else allowed
+            scripts += [(str(s), writer.write(s, chosen)) for s in seeds_of(word)]
     if asked.write:
         print(*(text for _, text in scripts), sep="\n")
         return 0

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.programs_at_random import build, keeping, playing, shrinking, writing
+from tests.programs_at_random.support import build, keeping, playing, shrinking
+from tests.programs_at_random.support.writing import writer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,8 +27,8 @@ def player(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_script_is_the_same_each_time_and_each_line_of_it_can_be_read() -> None:
     for seed in range(50):
-        script = writing.write(seed)
-        assert script == writing.write(seed)
+        script = writer.write(seed)
+        assert script == writer.write(seed)
         units = shrinking.split(script)
         assert shrinking.whole(script, units) == units  # everything that is used is made
 

@@ -1,7 +1,7 @@
 """The shim and the simulated driver under sanitizers, as C programs use them.
 
-What the programs' own checks say is tested elsewhere, without sanitizers, which take time that some
-of them measure. Here a program may end as it likes, but not by a sanitizer's report or a signal.
+Other tests run the programs' own checks, without sanitizers, which take time that some of the
+checks measure. Here a program may end in any way but by a sanitizer's report or a signal.
 `make sanitize` runs far more under AddressSanitizer.
 """
 
@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.sanitize import instrumented
+from tests.sanitize.support import instrumented
 
 from penstock_shim import simulator
 from penstock_shim.pages import DeviceLimit, Limits, QuotaWriter, UsagePage
@@ -185,7 +185,7 @@ def test_a_program_that_launches_under_a_quota(machine, make_tenant, sanitizer, 
 
 @pytest.mark.parametrize("call", ["cuMemHostGetDevicePointer", "cuStreamCreate"])
 def test_threads_that_launch_while_another_prepares_their_context(machine, make_tenant, call):
-    # Whoever launches first has the gate make its own things in the context, which takes a while:
+    # The first launch has the gate create its own objects in the context, which takes a while:
     # the others go on without, and may look for them at any time.
     tenant = make_tenant("thread", cores_permille=400)
     launcher = instrumented.libraries("thread") / "penstock-launcher"

@@ -1,4 +1,7 @@
-"""`penstock scale` in real processes on the simulated GPU, each test with a state of its own."""
+"""`penstock scale` in real processes on the simulated GPU.
+
+Each test has its own state directory.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,7 @@ class Bench:
         )
 
     def scale(self, *options: str, command=None) -> subprocess.Popen[bytes]:
-        """A scaler in the background; what it says is in `said`."""
+        """Starts a scaler in the background; its output is in `said`."""
         arguments = ["scale", str(self.folder / "policy.yaml"), *self.simulate, *options]
         with (self.folder / "said").open("ab") as said:
             process = subprocess.Popen(
@@ -116,7 +119,7 @@ class Bench:
 
     @property
     def log(self) -> list[tuple[int, int, str]]:
-        """What replicas wrote: number, pid, word."""
+        """The log of the replicas: number, pid, word."""
         file = self.folder / "log"
         lines = file.read_text().splitlines() if file.exists() else []
         return [(int(a), int(b), c) for a, b, c in (line.split() for line in lines)]
@@ -132,7 +135,7 @@ class Bench:
         return {path.name for path in found if not path.name.startswith(".")}
 
     def wait_for(self, count: int) -> dict[int, int]:
-        """Until exactly the replicas 1 to `count` run."""
+        """Returns when exactly the replicas 1 to `count` run."""
         wanted = set(range(1, count + 1))
         wait_until(
             lambda: set(self.running()) == wanted and len(self.tenants()) == count,
@@ -160,7 +163,7 @@ def bench(tmp_path):
 
 
 def end_processes(state: Path) -> int:
-    """Kills what is left of the test's own sets, told by their environment."""
+    """Kills the processes that are left of the test's own sets, found by their environment."""
     found = 0
     marks = (f"PENSTOCK_REPLICA_SET={state}/".encode(), f"PENSTOCK_TENANT_DIR={state}/".encode())
     for entry in Path("/proc").iterdir():

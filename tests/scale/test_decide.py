@@ -1,4 +1,4 @@
-"""The decision alone: bounds, thresholds, missing figures, clocks; what must hold for all loads."""
+"""One decision: bounds, thresholds, missing figures, clocks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.autoscaling import History, Observation, Sample, decide
-from penstock.scheduling.replicas.decide import MAX_AGE_NS
+from penstock.scheduling.replicas.decide import MAX_AGE_NS, History, Observation, Sample, decide
 
 from .traces import SECOND_NS, Service, replica, scale_of
 
@@ -61,7 +60,7 @@ def test_one_metric_above_is_enough_to_grow_and_the_neediest_decides():
     assert once([replica(cpu=90, cores=10, qps=250)], scale).replicas == 3
 
 
-def test_one_metric_that_is_not_below_keeps_all():
+def test_one_metric_that_is_not_low_keeps_all_replicas():
     scale = scale_of(cpu=(40, 80), vgpuMemory=(30, 80))
     decision = at_last([replica(cpu=1, vgpu_memory=30)] * 3, scale)
     assert decision.replicas == 3
@@ -96,7 +95,7 @@ def test_a_replica_without_figures_counts_as_at_the_threshold_when_shrinking():
     assert at_last([replica(cpu=5)] * 3 + [replica()], scale).replicas == 2
 
 
-def test_a_metric_that_nobody_reports_changes_nothing():
+def test_a_metric_without_reports_changes_nothing():
     scale = scale_of(cpu=(40, 80), qps=(20, 100))
     assert at_last([replica(cpu=1)] * 3, scale).replicas == 3
     assert once([replica(cpu=100)], scale).replicas == 2
@@ -118,19 +117,19 @@ def test_bounds_hold_at_once_whatever_is_measured():
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_figures_that_are_none_are_not_known(odd):
+def test_impossible_figures_are_not_known(odd):
     scale = scale_of(cpu=(40, 80))
     assert at_last([replica(cpu=odd)] * 3, scale).replicas == 3
     assert at_last([replica(cpu=10), replica(cpu=odd)], scale).replicas == 2
 
 
 @pytest.mark.parametrize("age_ns", [MAX_AGE_NS + 1, -MAX_AGE_NS - 1])
-def test_a_figure_of_another_time_is_not_known(age_ns):
+def test_a_figure_that_is_too_old_or_from_the_future_is_not_known(age_ns):
     scale = scale_of(cpu=(40, 80))
     assert once([replica(-age_ns, cpu=100)], scale, at_ns=0).replicas == 1
 
 
-def test_none_are_kept_only_where_demand_from_outside_is_none():
+def test_a_set_shrinks_to_none_only_if_demand_from_outside_is_zero():
     scale = scale_of(0, cpu=(40, 80), qps=(20, 100))
     none, some = {"qps": Sample(0, 0.0)}, {"qps": Sample(0, 0.1)}
     assert at_last([replica(cpu=1)] * 3, scale, none).replicas == 0
@@ -141,7 +140,7 @@ def test_none_are_kept_only_where_demand_from_outside_is_none():
     assert at_last([replica(cpu=1)], scale_of(0, cpu=(40, 80))).replicas == 1
 
 
-def test_demand_wakes_a_set_of_none():
+def test_demand_starts_replicas_of_a_set_that_has_none():
     scale = scale_of(0, qps=(20, 100))
     assert once([], scale, totals={"qps": Sample(0, 0.0)}).replicas == 0
     assert once([], scale, totals={"qps": Sample(0, 0.5)}).replicas == 1
@@ -153,7 +152,7 @@ def test_demand_wakes_a_set_of_none():
     )  # fmt: skip
 
 
-def test_demand_wakes_a_set_that_has_just_shrunk_to_none():
+def test_demand_starts_a_replica_at_once_after_a_set_has_shrunk_to_none():
     scale = scale_of(0, stabilization="20s", qps=(20, 100))
     history, replicas = History(), [replica()]
     for second in range(40):

@@ -78,7 +78,7 @@ def test_a_replica_whose_supervisor_is_killed_runs_on(bench):
     assert not bench.tenants()
 
 
-def test_what_does_not_fit_is_said_and_started_when_it_fits(bench):
+def test_a_replica_that_does_not_fit_is_reported_and_started_once_it_fits(bench):
     bench.policy(least=5, most=6, cores=30)
     other = subprocess.Popen(
         [sys.executable, "-m", "penstock", "run", "-q", "--simulate=h200", "--memory=8Gi",
@@ -167,7 +167,7 @@ def test_each_replica_is_a_tenant_under_the_policys_limits(bench):
     assert {row["cores"]["quota_percent"] for row in rows} == {10.0}
 
 
-def test_a_command_that_cannot_start_is_said_and_tried_again(bench):
+def test_a_command_that_cannot_start_is_reported_and_tried_again(bench):
     bench.policy()
     scaler = bench.scale(command=["/no/such/command"])
     wait_until(said(bench, "web-1 cannot run '/no/such/command'"))
@@ -187,7 +187,7 @@ def test_a_command_that_cannot_start_is_said_and_tried_again(bench):
         ("cpu: {up: 80, down: 40}", ["--grace=soon"], "is not a time"),
     ],
 )
-def test_what_cannot_work_is_refused_with_what_to_do(bench, metrics, options, words):
+def test_options_that_cannot_work_are_refused_with_what_to_do(bench, metrics, options, words):
     policy = str(bench.policy(metrics=metrics))
     result = bench("scale", policy, "--simulate=h200", *options, "--", "sleep", "1")
     assert result.returncode == 2

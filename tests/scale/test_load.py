@@ -1,4 +1,4 @@
-"""Replicas follow real load: processor time, vGPU use, requests; up, down, and not to and fro."""
+"""Replicas follow real load (processor time, vGPU use, requests) up and down without flapping."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def assert_one_rise_and_one_fall(counts):
     assert counts[peak:] == sorted(counts[peak:], reverse=True)
 
 
-def test_processor_time_makes_one_replica_four_and_one_again(bench):
+def test_processor_time_scales_from_one_to_four_and_back(bench):
     bench.policy()
     bench.scale("--cpu-request=0.2")
     eldest = bench.wait_for(1)
@@ -35,7 +35,7 @@ def test_processor_time_makes_one_replica_four_and_one_again(bench):
     assert any("cpu" in line and "is above 80" in line for line in bench.said)
 
 
-def test_vgpu_use_makes_one_replica_four_and_one_again(bench):
+def test_vgpu_use_scales_from_one_to_four_and_back(bench):
     bench.policy(metrics="cores: {up: 85, down: 30}")
     bench.scale()
     bench.wait_for(1)
@@ -47,7 +47,7 @@ def test_vgpu_use_makes_one_replica_four_and_one_again(bench):
     assert any("vGPU cores" in line and "is above 85" in line for line in bench.said)
 
 
-def test_vgpu_memory_makes_replicas_grow(bench):
+def test_vgpu_memory_adds_replicas(bench):
     bench.policy(metrics="vgpuMemory: {up: 60, down: 20}", most=2)
     bench.scale()
     bench.wait_for(1)
@@ -106,7 +106,7 @@ def balancer():
     server.server_close()
 
 
-def test_requests_make_none_four_and_none_again(bench, balancer):
+def test_requests_scale_from_none_to_four_and_back(bench, balancer):
     bench.policy(least=0, metrics="qps: {up: 100, down: 20}")
     port = balancer.server_address[1]
     url = f"http://127.0.0.1:{port}/metrics"

@@ -1,4 +1,4 @@
-"""Figures: pages of metrics, rates, processor time and memory of real process trees."""
+"""Samples: pages of metrics, rates, processor time and memory of real process trees."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_processor_time_of_a_tree_counts_children_that_come_and_go_once():
     assert 0.95e9 <= processor.total_ns <= 1.8e9
 
 
-def test_memory_of_a_process_is_what_it_takes():
+def test_memory_of_a_process_is_what_it_uses():
     script = "import sys; held = bytearray(b'x' * (64 << 20)); print(1, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -158,7 +158,7 @@ def test_a_page_that_cannot_be_read_is_given_up_in_time(answers):
         assert time.monotonic() - began < 5
 
 
-def test_a_server_that_hangs_holds_nobody_up_and_gives_no_figure():
+def test_a_server_that_hangs_delays_nothing_and_gives_no_figure():
     with server_that(hang) as url:
         requests = Requests(url, "hits_total", SECOND_NS)
         began = time.monotonic()

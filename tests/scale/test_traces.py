@@ -46,7 +46,7 @@ def test_dips_shorter_than_the_window_never_shrink():
     assert set(service.counts) == {4}
 
 
-def test_a_slow_sine_turns_as_often_as_it_does():
+def test_replicas_follow_a_slow_sine_and_change_direction_as_often():
     service = Service(scale_of(cpu=(40, 80)))
     periods = 5
     service.run(200 + 180 * math.sin(2 * math.pi * s / 240) for s in range(240 * periods))
@@ -54,7 +54,7 @@ def test_a_slow_sine_turns_as_often_as_it_does():
     assert service.changes <= 8 * periods
 
 
-def test_a_sine_faster_than_the_window_settles_at_what_its_peaks_need():
+def test_a_sine_faster_than_the_window_settles_at_the_count_of_its_peaks():
     service = Service(scale_of(cpu=(40, 80)))
     service.run(200 + 180 * math.sin(2 * math.pi * s / 8) for s in range(200))
     settled = service.counts[60:]

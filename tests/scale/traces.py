@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from penstock.autoscaling import History, Observation, ReplicaSample, Sample, decide
 from penstock.policy.schema import Scale
+from penstock.scheduling.replicas.decide import History, Observation, ReplicaSample, Sample, decide
 
 SECOND_NS = 10**9
 

@@ -1,4 +1,4 @@
-"""One replica of a test: takes its part of the load that a control file says.
+"""One replica of a test, which takes its part of the load in a control file.
 
 The file, JSON: "cpu" is processors, "cores" is device time in quotas of one replica, both for all
 replicas together, as behind a load balancer; "mebibytes" is device memory of each; "die" is numbers
@@ -33,7 +33,7 @@ def note(word: str) -> None:
 
 
 def siblings() -> int:
-    """Replicas that run, this one among them."""
+    """The number of running replicas, this one included."""
     tenants = Path(os.environ["PENSTOCK_TENANT_DIR"]).parent
     return max(1, sum(not path.name.startswith(".") for path in tenants.iterdir()))
 

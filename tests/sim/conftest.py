@@ -65,7 +65,7 @@ class TestMachine:
         return process
 
     def run(self, *command, tag: str = "", **more: str) -> str:
-        """To a good end; returns the output."""
+        """Runs a program, which must exit with 0; returns the output."""
         process = self.start(*command, tag=tag, **more)
         output, errors = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 0, output + errors

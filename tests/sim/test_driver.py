@@ -21,7 +21,7 @@ def cases(*names: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "case"), cases("calls", "memory", "streams", "graphs", "processes")
+    ("name", "case"), cases("calls", "memory", "streams", "graphs", "graph_memory", "processes")
 )
 def test_the_simulated_driver_as_a_program_sees_it(machine, program, name, case):
     machine.run(program(name), case)
@@ -35,6 +35,13 @@ def test_a_descriptor_is_not_taken_for_one_of_another_device(two_devices, progra
     two_devices.run(program("processes"), "a_descriptor_is_not_taken_for_one_of_another_device")
 
 
+def test_threads_work_on_while_their_process_is_moved_to_and_fro(two_devices, program):
+    case = "threads_work_on_while_their_process_is_checkpointed_and_moved"
+    two_devices.run(program("processes"), case)
+    for device in (0, 1):
+        assert sum(record.busy_ns for record in two_devices.machine.record(device)) > 0
+
+
 def test_an_allocation_refused_on_demand_is_refused_once(machine, program):
     machine.machine.inject("out-of-memory", call="cuMemAlloc", count=1)
     machine.run(program("faults"), "an_allocation_fails_and_the_next_one_does_not")
@@ -45,7 +52,7 @@ def test_a_kernel_that_fails_on_demand_breaks_its_context_for_good(machine, prog
     machine.run(program("faults"), "a_failed_kernel_breaks_its_context_for_good")
 
 
-def test_a_lost_device_answers_so_even_to_who_waits(machine, program):
+def test_a_lost_device_answers_so_even_to_a_call_that_waits(machine, program):
     process = machine.start(program("faults"), "a_lost_device_answers_so_even_to_who_waits")
     assert process.stdout.readline() == "waiting\n"
     machine.machine.inject("device-lost")

@@ -46,7 +46,7 @@ def by_tag(machine):
 
 
 def pass_time(machine, seconds):
-    """Until the simulated device has lived that much longer, by its own record."""
+    """Waits until the simulated device's own record is that much longer."""
     end = machine.usage(0).at_ns + int(seconds * 1e9)
     while (at := machine.usage(0).at_ns) < end:
         select.select([], [], [], min(0.05, (end - at) / 1e9))
@@ -60,7 +60,7 @@ def shares(machine, seconds):
     return {t: (after[t].busy_ns - before[t].busy_ns) / window for t in before}, window
 
 
-def test_what_the_record_says_is_what_was_submitted(machine, program):
+def test_the_record_holds_exactly_the_submitted_work(machine, program):
     machine.run(program("load"), "counted", tag="counted")
     (record,) = machine.machine.record(0)
     assert (record.tag, record.command, record.alive) == ("counted", "load", False)
@@ -164,7 +164,7 @@ def test_a_file_that_is_no_machine_is_refused(machine, tmp_path):
 
 
 def test_a_process_has_all_of_its_disk_or_memory_once_it_is_on_the_device(machine, program):
-    """What is stored later must not find a full file system: that would be a SIGBUS."""
+    """A later store must not meet a full file system: that would be a SIGBUS."""
 
     def kib() -> int:
         return machine.path.stat().st_blocks // 2

@@ -1,4 +1,4 @@
-"""A process that is stopped holds up nobody else, as with a driver in the kernel."""
+"""A stopped process does not hold up other processes, as with a driver in the kernel."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def becomes(pid: int, state: str, within_s: float = 10) -> bool:
 
 
 def rests(device, within_s: float = 5) -> bool:
-    """Whether launches end: what was in its queue when it was stopped still runs."""
+    """Whether launches end: those that were queued when the process was stopped still run."""
     deadline = time.monotonic() + within_s
     before, now = None, [one.launches for one in device.record(0) if one.alive]
     while before != now and time.monotonic() < deadline:
@@ -59,7 +59,7 @@ def launcher_of(program: subprocess.Popen) -> int:
     ],
     ids=["own namespace", "another"],
 )
-def test_wherever_it_is_stopped_the_device_answers_and_it_stays_stopped(machine, before):
+def test_a_process_stopped_at_any_point_stays_stopped_and_the_device_answers(machine, before):
     program = machine.start(
         *before, paths.workload_path("penstock-launcher"), "--kernel-us", "1", "--seconds", "100"
     )

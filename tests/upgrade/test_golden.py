@@ -1,7 +1,7 @@
-"""What each release has left on disk is read by this one: its pages, grants, steps, amounts.
+"""This release reads the state that each earlier one left on disk: pages, grants, steps, amounts.
 
-A page version that is to be read no more goes from `golden/` together with PENSTOCK_ABI_OLDEST:
-whoever raises it decides here what becomes of the tenants of the release before (ADR 21).
+A change that raises PENSTOCK_ABI_OLDEST removes from `golden/` the releases with older pages, and
+decides here what becomes of their tenants (ADR 21).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from tests.agent.conftest import Node, wait_until
-from tests.agent.programs import LAUNCHER, backlogged, environment_for
-from tests.upgrade.make_golden import (
+from tests.agent.support.programs import LAUNCHER, backlogged, environment_for
+from tests.upgrade.support.make_golden import (
     BOOT,
     GOLDEN,
     PAGES,
@@ -97,7 +97,7 @@ def test_every_page_version_that_is_read_has_a_release_that_wrote_it():
     assert written <= set(range(oldest, newest + 1))
 
 
-def test_no_moment_in_them_is_yet_to_come_on_a_machine_that_has_just_started(left):
+def test_no_time_in_a_kept_state_lies_ahead_on_a_machine_that_has_just_started(left):
     """A page whose device time is paid for until tomorrow has its tenant wait until then."""
     moments = [metered_at_ns(Path(f"{left}-meter") / "meter.db")]
     for directory in (left / "tenants").iterdir():
@@ -131,7 +131,7 @@ def test_pages_and_grants_are_read_as_they_were_written(left):
     assert len(ladder.stopped) == 1
 
 
-def test_this_agent_takes_the_tenants_of_each_release_up_and_goes_on_counting(left):
+def test_this_agent_adopts_the_tenants_of_each_release_and_continues_their_counters(left):
     expected = expected_of(left)
     before = expected["pages"]["t"]["device"]
     header = (left / "tenants/t/usage").read_bytes()[:16]

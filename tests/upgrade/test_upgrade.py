@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from tests.agent.conftest import GIB, Node, wait_until
-from tests.agent.programs import LAUNCHER, backlogged, environment_for
-from tests.agent.watching import Sampler, Witness, assert_settles, build_witness
+from tests.agent.support.programs import LAUNCHER, backlogged, environment_for
+from tests.agent.support.watching import Sampler, Witness, assert_settles, build_witness
 from tests.containers.conftest import PODMAN, RUN, host_pid, podman  # noqa: F401 - a fixture
-from tests.upgrade.installation import (
+from tests.upgrade.support.installation import (
     NEXT,
     Installation,
     next_abi,
@@ -78,7 +78,7 @@ class UpgradedNode(Node):
 
 
 class ContainedWitness(Witness):
-    """The same log, kept in a container."""
+    """A witness in a container."""
 
     def __init__(self, node: UpgradedNode, granted, program: Path) -> None:
         self.process = subprocess.Popen(
@@ -115,7 +115,7 @@ def mapped_shim(pid: int) -> str:
 
 
 class Old:
-    """Tenants that the release before began: on the machine, in a container, by `penstock run`."""
+    """Tenants of the earlier release: on the machine, in a container, by `penstock run`."""
 
     def __init__(self, node: UpgradedNode, program: Path) -> None:
         self.node, self.program = node, program
@@ -141,7 +141,7 @@ class Old:
         self.shim_in_container = mapped_shim(self.contained_pid)
 
     def assert_its_shim_is_whole(self, content: bytes) -> None:
-        """What its process on the machine has mapped was replaced, not overwritten."""
+        """The files that its process on the machine has mapped were replaced, not overwritten."""
         line = mapped_shim(self.host.process.pid)
         assert line.endswith("(deleted)")
         start, end = (int(one, 16) for one in line.split()[0].split("-"))
@@ -149,7 +149,7 @@ class Old:
         assert mapped.read_bytes() == content
 
     def assert_is_changed(self) -> None:
-        """It is resized, and shares its quota with a process that loads the new shim."""
+        """Resizes the tenant, which then shares it with a process that loads the new shim."""
         node = self.node
         with node.client() as agent:
             agent.resize("host", Resize(cores_permille=150))
@@ -173,7 +173,7 @@ class Old:
         assert done.returncode == 0, done.stderr
 
     def end(self) -> dict[str, int]:
-        """Ends as it would have: own exit code, no call failed. What its pages say was used, ns."""
+        """Ends it: own exit code, no failed call. Returns the use by its pages, in ns."""
         node = self.node
         assert mapped_shim(self.contained_pid) == self.shim_in_container
         self.run.communicate("on\n", timeout=30)

@@ -1,4 +1,4 @@
-"""Headroom: how many more replicas fit on the devices now, by the rules of admission."""
+"""Headroom: how many more replicas fit on the devices now, according to the rules of admission."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def room_for(state: State, request: Request, source: DeviceBackend, most: int) -> tuple[int, str]:
-    """How many more of `request` fit, at most `most`, and why no more ("" if all fit)."""
+    """How many more replicas fit, at most `most`, and why no more fit ("" if all do)."""
     machine = str(source.machine) if source.machine else None
     grants = live_grants(tenants_of(state))
     devices = source.devices()
@@ -35,7 +35,7 @@ def room_for(state: State, request: Request, source: DeviceBackend, most: int) -
 def room_in(
     devices: Sequence[Device], free: Mapping[str, Free], request: Request, most: int
 ) -> tuple[int, str]:
-    """Like `room_for`, with `free` given for `devices`, by UUID."""
+    """Like `room_for`, from the free share of each of `devices`, by UUID."""
     free = dict(free)
     for count in range(most):
         try:
@@ -55,15 +55,15 @@ def room_in(
                     memory_bytes=left.memory_bytes - memory_bytes,
                     cores_permille=left.cores_permille - permille,
                 )
-        except PenstockError as error:  # noqa: PERF203 - the first that does not fit is the answer
+        except PenstockError as error:  # noqa: PERF203 - the loop ends with the first failure
             return count, error.what
-        except ValueError as error:  # more TFLOPS than the device is rated
+        except ValueError as error:  # more TFLOPS than the device's rating
             return count, str(error)
     return most, ""
 
 
 def _figure(figures: object, index: int) -> int | None:
-    """The value for one device; a single value is for all."""
+    """The value for one device; a single value applies to all devices."""
     if not isinstance(figures, (list, tuple)) or not figures:
         return None
     return int(figures[index if len(figures) > 1 else 0])

@@ -1,4 +1,4 @@
-"""Processes of replicas, from /proc: which replica they belong to, their use, and signals."""
+"""Processes of replicas, from /proc: each process's replica and resource use, and signals to it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class Tree:
     """The processes of one replica."""
 
-    keepers: list[int] = field(default_factory=list)  # Penstock's own: admission and supervision
-    members: list[int] = field(default_factory=list)  # the command's, under the quota
+    keepers: list[int] = field(default_factory=list)  # Penstock's own, for supervision
+    members: list[int] = field(default_factory=list)  # the command's processes, under the quota
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,16 @@ class ProcessTimes:
     """Processor time of one process."""
 
     parent: int
-    start_ticks: int  # since boot; together with the pid, it identifies a process uniquely
+    start_ticks: int  # since boot; identifies a process uniquely together with the pid
     own_ns: int
-    reaped_ns: int  # of ended children that it has waited for
+    reaped_ns: int  # processor time of ended children that the process has waited for
 
 
 def trees_of(set_directory: Path) -> dict[int, Tree]:
-    """The processes of every replica of a set, by number, identified by their initial environment.
+    """The processes of every replica of a set, by replica number.
 
-    A process that was started with an emptied environment is found as a descendant of these.
+    Processes are identified by their initial environment. A process that was started with an empty
+    environment is found as a descendant of these.
     """
     found: dict[int, Tree] = {}
     mine = str(set_directory)
@@ -64,7 +65,7 @@ def children_of_all() -> dict[int, list[int]]:
 
 
 def descendants(pids: Iterable[int], children: Mapping[int, Sequence[int]]) -> set[int]:
-    """All descendants of `pids`."""
+    """All descendants of the processes `pids`."""
     found: set[int] = set()
     todo = list(pids)
     while todo:
@@ -76,13 +77,13 @@ def descendants(pids: Iterable[int], children: Mapping[int, Sequence[int]]) -> s
 
 
 def roots(members: Iterable[int]) -> list[int]:
-    """The `members` whose parent is not a member: the commands that were started."""
+    """The `members` whose parent is not a member, which are the commands that were started."""
     own = set(members)
     return [pid for pid in own if (times := times_of(pid)) and times.parent not in own]
 
 
 def times_of(pid: int) -> ProcessTimes | None:
-    """Processor time of `pid`; None: it is gone."""
+    """Processor time of `pid`; None if the process is gone."""
     try:
         fields = read_proc(pid, "stat").rsplit(b")", 1)[1].split()
         return ProcessTimes(
@@ -96,7 +97,7 @@ def times_of(pid: int) -> ProcessTimes | None:
 
 
 def memory_bytes_of(pid: int) -> int | None:
-    """The process's proportional set size, or its resident set size if that is not readable."""
+    """The process's proportional set size, or its resident set size if PSS is not readable."""
     try:
         for line in read_proc(pid, "smaps_rollup").splitlines():
             if line.startswith(b"Pss:"):
@@ -111,16 +112,16 @@ def memory_bytes_of(pid: int) -> int | None:
 
 
 def send(pid: int, number: signal.Signals, set_directory: Path | None = None) -> bool:
-    """Sends a signal to that very process, never to one that reused its pid. False: it is gone.
+    """Sends a signal to `pid`, but never to a process that reused the pid; False if it is gone.
 
-    With `set_directory`, only to a process that was started in that set.
+    With `set_directory`, the signal is sent only if the process was started in that set.
     """
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:
         return False
     try:
-        # Checked after the descriptor was opened: a pid that was reused before shows here.
+        # Checked after the descriptor was opened, so that a pid reused before that is noticed.
         if set_directory is not None and started_with(pid, SET_VARIABLE) != str(set_directory):
             return False
         signal.pidfd_send_signal(descriptor, number)

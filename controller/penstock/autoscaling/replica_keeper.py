@@ -1,7 +1,7 @@
 """Replica keeper: runs one replica like `penstock run`, in a process that outlives the scaler.
 
-Each replica has a keeper. It admits and supervises the replica and records its state in the set's
-files, so that a later scaler knows what an earlier one started.
+Each replica has a keeper, which admits and supervises the replica and records its state in the
+set's files, so that a later scaler knows which replicas an earlier scaler started.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from penstock.node.launch.child import CommandNotStartedError
 from penstock.node.launch.run import run_tenant
 from penstock.node.tenants.state import State
 
-REFUSED_EXIT_CODE = 125  # with which `timeout` and `env` report their own failure
-# Run by `python -c`: a user's file in the working directory must not shadow a module.
+REFUSED_EXIT_CODE = 125  # the exit code by which `timeout` and `env` report their own failure
+# Run with `python -c`, so a user's file in the working directory must not shadow a module.
 PROGRAM = (
     "import sys\n"
     "if sys.path and sys.path[0] == '': del sys.path[0]\n"
@@ -29,8 +29,8 @@ PROGRAM = (
 )
 
 
-# Runs a replica as a tenant to its end; returns its exit code. It calls the function passed to it
-# when the command has started. An exception before that is the reason why there is no replica.
+# Runs a replica as a tenant until it ends, and returns its exit code. It calls the function passed
+# to it when the command has started; an exception before that says why the replica did not start.
 Runner = Callable[["SetStore", "SetSpec", int, Callable[[], None]], int]
 
 
@@ -38,7 +38,7 @@ def run_here(store: SetStore, spec: SetSpec, number: int, started: Callable[[], 
     """The `Runner` for nodes without an agent."""
     if store.state.has_agent():
         raise PenstockError("an agent owns the devices now", "only the agent may create tenants")
-    # Not `simulated_machine`: keepers that start together must share the scaler's machine.
+    # Not `simulated_machine`, because keepers that start together must share the scaler's machine.
     source = open_machine(Path(spec.machine)) if spec.machine else open_devices()
     request = spec.request_of(number)
     admitted = admit(store.state, request, source)
@@ -46,11 +46,11 @@ def run_here(store: SetStore, spec: SetSpec, number: int, started: Callable[[], 
 
 
 def main(arguments: list[str], run: Runner = run_here) -> None:
-    """`keeper STATE_DIRECTORY SET NUMBER`: runs the replica to its end; exits with its code."""
+    """`keeper STATE_DIRECTORY SET NUMBER`: runs the replica until it ends; exits with its code."""
     try:
         store, number = SetStore(State.open(Path(arguments[1])), arguments[2]), int(arguments[3])
         lock = store.lock_replica(number)
-    except (PenstockError, OSError) as error:  # a full disk, or no descriptors left
+    except (PenstockError, OSError) as error:  # for example a full disk, or no descriptors left
         print(f"penstock: cannot keep a replica: {error}", file=sys.stderr)
         sys.exit(REFUSED_EXIT_CODE)
     if lock is None:  # another scaler's keeper was first
@@ -59,11 +59,11 @@ def main(arguments: list[str], run: Runner = run_here) -> None:
 
 
 def keep(store: SetStore, number: int, run: Runner) -> int:
-    """Runs replica `number`; the caller holds its lock. Returns the exit code."""
+    """Runs replica `number` and returns its exit code. The caller must hold the replica's lock."""
     has_started = False
 
     def say(phase: RecordPhase, reason: str = "", exit_code: int | None = None) -> None:
-        # On a full disk the record is lost; the replica runs.
+        # On a full disk the record is lost, but the replica runs.
         with contextlib.suppress(OSError):
             store.write_record(number, Record(phase, os.getpid(), exit_code, reason))
 
@@ -82,7 +82,7 @@ def keep(store: SetStore, number: int, run: Runner) -> int:
     except CommandNotStartedError as error:
         say("ended", str(error), error.exit_code)
         return error.exit_code
-    except Exception as error:  # whatever it is, the scaler reports it and retries
+    except Exception as error:  # the scaler reports any error and retries
         if has_started:
             raise
         text = f"{error.what}: {error.why}" if isinstance(error, PenstockError) else str(error)

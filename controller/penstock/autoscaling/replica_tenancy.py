@@ -1,4 +1,4 @@
-"""How replicas become tenants: by admission in this process, or by an agent."""
+"""How replicas become tenants: through admission in this process, or through an agent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Tenancy(Protocol):
         """The keeper's program for `python -c`; arguments: state directory, set and number."""
 
     def clear(self, tenant: str) -> None:
-        """Removes what is left of a tenant whose keeper was killed. Never raises."""
+        """Removes the remains of a tenant whose keeper was killed. Never raises."""
 
 
 class OwnTenancy:
@@ -32,7 +32,7 @@ class OwnTenancy:
         self._state = state
 
     def clear(self, tenant: str) -> None:
-        """See `Tenancy`. A live keeper removes its own tenant."""
+        """See `Tenancy`. A live keeper removes its tenant itself."""
         if Tenant(self._state.tenants / tenant).directory.exists():
             with contextlib.suppress(OSError), self._state.lock():
                 collect(self._state)

@@ -1,8 +1,8 @@
-"""Keeps n replicas of a set running: starts, restarts and ends them without ever blocking.
+"""Replica set: starts, restarts and ends replicas without ever blocking, to keep n running.
 
-A replica is a keeper (see `replica_keeper`) and the tenant that it started. The keeper's lock and
-the processes show whether it lives, so a scaler finds the replicas of one that was killed. A
-failing replica never raises.
+A replica consists of a keeper (see `replica_keeper`) and the tenant that the keeper started. The
+keeper's lock and the processes show whether the replica is alive, so a new scaler finds the
+replicas of a scaler that was killed. A failing replica never raises.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from penstock.autoscaling.set_store import SetSpec, SetStore
 
 LOOK_PERIOD_NS = 500_000_000  # the shortest time between two scans of /proc
-FIRST_WAIT_NS, LONGEST_WAIT_NS = 10**9, 60 * 10**9  # before a replica that died is restarted
-STEADY_NS = 60 * 10**9  # a replica that ran so long has its earlier deaths forgotten
+FIRST_WAIT_NS, LONGEST_WAIT_NS = 10**9, 60 * 10**9  # before a dead replica is restarted
+STEADY_NS = 60 * 10**9  # after this time, a running replica's earlier deaths are forgotten
 FIRST_RETRY_NS, LONGEST_RETRY_NS = 2 * 10**9, 30 * 10**9  # after admission refused a replica
 
 
@@ -46,8 +46,8 @@ class Phase(str, Enum):
     starting = "starting"
     running = "running"
     ending = "ending"
-    waiting = "waiting"  # it died, and is restarted after a delay
-    refused = "refused"  # admission refused it; retried after a delay
+    waiting = "waiting"  # it has died, and will be restarted after a delay
+    refused = "refused"  # admission refused it; it is retried after a delay
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Replica:
     phase: Phase
     tenant: str
     members: tuple[int, ...] = ()
-    running_since_ns: int | None = None  # as this scaler saw it; monotonic
+    running_since_ns: int | None = None  # as observed by this scaler; monotonic
     reason: str = ""
 
 
@@ -72,7 +72,7 @@ class _Entry:
     running_since_ns: int | None = None
     deaths: int = 0
     start_at_ns: int = 0
-    kill_at_ns: int | None = None  # set: it is being ended
+    kill_at_ns: int | None = None  # set while the replica is being ended
     reason: str = ""
 
     @property
@@ -81,7 +81,7 @@ class _Entry:
 
 
 class ReplicaSet:
-    """The replicas 1 to n of a set. Only the holder of the scaler's lock may have one."""
+    """The replicas 1 to n of a set. Only the holder of the scaler's lock may create this object."""
 
     def __init__(
         self,
@@ -91,9 +91,10 @@ class ReplicaSet:
         environment: Mapping[str, str] | None = None,
         tenancy: Tenancy | None = None,
     ) -> None:
-        """`grace_ns`: time from SIGTERM to SIGKILL; `environment`: for the replicas.
+        """Adopts the replicas that are alive.
 
-        `tenancy`: creates their tenants; None: this process does.
+        `grace_ns` is the time from SIGTERM to SIGKILL, `environment` the replicas' environment.
+        `tenancy` creates their tenants; if it is None, this process does.
         """
         self._store = store
         self._spec = spec
@@ -109,14 +110,14 @@ class ReplicaSet:
             self._entries[number] = _Entry()
         self._look(now_ns)
         for number, entry in list(self._entries.items()):
-            if not entry.lives:  # it ended under an earlier scaler
+            if not entry.lives:  # the replica ended under an earlier scaler
                 del self._entries[number]
                 store.forget(number)
 
     def tick(self, wanted: int, now_ns: int | None = None, *, force: bool = False) -> list[Replica]:
-        """One iteration towards `wanted` replicas; returns them by number. Call it often.
+        """One iteration towards `wanted` replicas; returns all replicas by number. Call it often.
 
-        `force`: scans /proc even if it was just scanned, and ends replicas without grace.
+        With `force`, /proc is scanned even if it was just scanned, and replicas end without grace.
         """
         now_ns = time.monotonic_ns() if now_ns is None else now_ns
         if not force and self._looked_ns and 0 <= now_ns - self._looked_ns < LOOK_PERIOD_NS:
@@ -133,7 +134,7 @@ class ReplicaSet:
         return self.replicas()
 
     def replicas(self) -> list[Replica]:
-        """All replicas as of the last iteration, including those that wait or are ending."""
+        """All replicas as of the last iteration, including replicas that are waiting or ending."""
         return [
             Replica(
                 number,
@@ -147,7 +148,7 @@ class ReplicaSet:
         ]
 
     def highest(self) -> int:
-        """The highest number of a live replica that is not being ended; 0: none."""
+        """The highest number of a live replica that is not being ended; 0 if there is none."""
         living = (n for n, e in self._entries.items() if e.lives and e.kill_at_ns is None)
         return max(living, default=0)
 
@@ -185,7 +186,7 @@ class ReplicaSet:
             entry.phase = Phase.starting
 
     def _note_end(self, number: int, entry: _Entry, now_ns: int) -> None:
-        """Handles the end of a replica: on our order, refused by admission, or by itself."""
+        """Handles a replica's end: by the scaler, by a refusal of admission, or by itself."""
         record = self._store.read_record(number)
         self._tenancy.clear(f"{self._spec.name}-{number}")
         ordered = entry.kill_at_ns is not None
@@ -208,7 +209,7 @@ class ReplicaSet:
         entry.reason = f"{_how_it_ended(record)}; started again in {wait_ns / 1e9:g} s"
 
     def _start_missing(self, wanted: int, now_ns: int) -> None:
-        """Starts missing replicas; one at a time while admission has refused one."""
+        """Starts missing replicas, but only one at a time if admission has refused a replica."""
         refused = any(
             entry.phase is Phase.refused and number <= wanted
             for number, entry in self._entries.items()
@@ -217,7 +218,7 @@ class ReplicaSet:
             entry = self._entries.setdefault(number, _Entry())
             if entry.lives:
                 if refused and entry.phase is Phase.starting:
-                    return  # this one is being tried
+                    return  # this replica is being tried
                 continue
             if now_ns < entry.start_at_ns:
                 continue
@@ -244,7 +245,7 @@ class ReplicaSet:
                 [sys.executable, "-c", self._tenancy.keeper, *arguments],
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C must reach the scaler alone, which decides
+                start_new_session=True,  # Ctrl-C must reach only the scaler, which decides
             )
         except OSError as error:  # no processes or memory left
             entry.phase = Phase.waiting
@@ -254,12 +255,12 @@ class ReplicaSet:
         entry.phase, entry.reason, entry.running_since_ns = Phase.starting, "", None
 
     def _end(self, entry: _Entry, now_ns: int, *, at_once: bool) -> None:
-        """Sends SIGTERM to the command, usually by its keeper, and SIGKILL after the grace."""
+        """Sends SIGTERM to the command, usually through its keeper, and SIGKILL after the grace."""
         directory = self._store.directory
         if entry.kill_at_ns is None:
             entry.kill_at_ns = now_ns + self._grace_ns
             entry.phase = Phase.ending
-            # A keeper forwards the signal; a program may take a second one for "at once".
+            # A keeper forwards the signal; a program may take a second signal to mean "at once".
             targets = entry.tree.keepers or roots(entry.tree.members)
             if not targets and entry.child is not None:
                 targets = [entry.child.pid]

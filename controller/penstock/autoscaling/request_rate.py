@@ -1,7 +1,7 @@
 """Request rate of replicas, scraped from Prometheus pages of servers or of a load balancer.
 
-Each page has its own thread, so that a server that hangs blocks nothing else. A counter becomes a
-rate; a gauge is used as it is. A page that cannot be read gives no value.
+Each page has its own thread, so that a hanging server blocks nothing else. A counter is converted
+to a rate; a gauge is used as it is. A page that cannot be read yields no value.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ MAX_PAGE_BYTES = 8 << 20
 STALE_NS = 5 * 10**9  # an older value is not returned
 _COUNTER_ENDINGS = ("_total", "_count", "_sum", "_bucket")
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-# Within one line, else every unclosed brace of a page would cause a search to the page's end.
+# Matches within one line; otherwise every unclosed brace would cause a search to the page's end.
 _LABELS = r'(?:\{(?:[^"}\n]|"(?:\\.|[^"\\\n])*")*\})?'
 
 
 class PageUnreadableError(Exception):
-    """The page could not be read, or does not have the metric; the message says which."""
+    """The page could not be read, or it lacks the metric, as the message says."""
 
 
 def read_metric(text: str, name: str) -> tuple[float, bool] | None:
-    """The sum of all series of `name`, and whether it is a counter. None: no such series."""
+    """The sum of all series of `name`, and whether it is a counter; None without such series."""
     series = re.compile(rf"^{re.escape(name)}{_LABELS}[ \t]+(\S+)", re.MULTILINE)
     values = []
     for match in series.finditer(text):
@@ -51,7 +51,7 @@ def read_metric(text: str, name: str) -> tuple[float, bool] | None:
             values.append(value)
     if not values:
         return None
-    # OpenMetrics names a counter's family without the suffix of its series.
+    # OpenMetrics names a counter's family without the suffix that its series have.
     family = re.search(
         rf"^# TYPE (?:{re.escape(name)}|{re.escape(name.removesuffix('_total'))}) (\w+)",
         text,
@@ -71,7 +71,7 @@ def fetch(url: str, timeout_s: float = TIMEOUT_S) -> str:
             with Path(urllib.parse.unquote(parts.path)).open("rb") as stream:
                 body = stream.read(MAX_PAGE_BYTES + 1)
         else:
-            # No proxy: the page is on this machine or near it.
+            # No proxy is used, because the page is on this machine or near it.
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
             with opener.open(url, timeout=timeout_s) as answer:
                 body = _read(answer.read1, deadline)
@@ -86,11 +86,11 @@ def fetch(url: str, timeout_s: float = TIMEOUT_S) -> str:
 
 
 def _read(read_some: Callable[[int], bytes], deadline: float) -> bytes:
-    """The whole answer. Raises TimeoutError if it trickles in beyond the deadline."""
+    """The whole response. Raises TimeoutError if it is not complete by the deadline."""
     parts, size = [], 0
     while size <= MAX_PAGE_BYTES:
         if time.monotonic() > deadline:
-            raise TimeoutError("the answer takes too long")
+            raise TimeoutError("the response takes too long")
         part = read_some(1 << 16)
         if not part:
             break
@@ -101,7 +101,7 @@ def _read(read_some: Callable[[int], bytes], deadline: float) -> bytes:
 
 @dataclass
 class _Page:
-    """One page and its last value."""
+    """One metrics page and its last value."""
 
     url: str
     rate: Rate
@@ -112,10 +112,11 @@ class _Page:
 
 
 class Requests:
-    """Requests per second of a set: of each replica, or of all together.
+    """Requests per second to each replica of a set, or to all replicas together.
 
-    A URL that contains `{replica}` is one page per replica; if ports follow from replica numbers,
-    `{replica+8000}` is the number plus 8000. Any other URL gives the demand of all replicas.
+    A URL that contains `{replica}` stands for one page per replica. `{replica+8000}` is replaced by
+    the replica's number plus 8000, for use as a port. Any other URL gives the demand of all
+    replicas.
     """
 
     def __init__(self, url: str, metric: str, window_ns: int) -> None:
@@ -130,8 +131,8 @@ class Requests:
         if not _METRIC_NAME.fullmatch(metric):
             raise PenstockError(
                 f"{metric!r} is not a valid metric name",
-                "a name has letters, digits, '_' and ':'; all its series are added up",
-                "give it without labels, such as http_requests_total",
+                "a name has only letters, digits, '_' and ':'",
+                "give it without labels, such as http_requests_total; all its series are added up",
             )
         self._url = url
         self._metric = metric
@@ -148,7 +149,7 @@ class Requests:
         return self._ask(0, self._url)
 
     def problems(self) -> list[str]:
-        """Why values are missing."""
+        """The reasons why values are missing."""
         now_ns = time.monotonic_ns()
         return [p.problem for p in self._pages.values() if p.problem and p.wanted_until_ns > now_ns]
 
@@ -157,7 +158,7 @@ class Requests:
         page = self._pages.get(number)
         if page is None:
             page = self._pages[number] = _Page(url, Rate(self._window_ns), 0)
-        page.wanted_until_ns = now_ns + STALE_NS  # without further calls, the thread ends then
+        page.wanted_until_ns = now_ns + STALE_NS  # without further calls, the thread then ends
         if page.thread is None or not page.thread.is_alive():
             page.rate = Rate(self._window_ns)
             page.thread = threading.Thread(target=self._follow, args=(page,), daemon=True)
@@ -166,7 +167,7 @@ class Requests:
         return last if last is not None and now_ns - last.at_ns <= STALE_NS else None
 
     def _follow(self, page: _Page) -> None:
-        """The thread of one page."""
+        """Main function of the thread of one page."""
         while time.monotonic_ns() < page.wanted_until_ns:
             began = time.monotonic()
             try:
@@ -187,7 +188,7 @@ class Requests:
 
 
 def _replica_url(url: str, number: int) -> str:
-    """`url` with `{replica}` and `{replica+8000}` filled in."""
+    """`url` with `{replica}` and `{replica+8000}` replaced for one replica."""
     return re.sub(
         r"\{replica(?:\+(\d{1,9}))?\}", lambda match: str(number + int(match[1] or 0)), url
     )

@@ -1,8 +1,8 @@
-"""Samples each replica's use relative to its request: the input of `decide`.
+"""Sampling of each replica's use relative to its request, which is the input of `decide`.
 
-Processor time and memory come from /proc, vGPU cores and memory from the tenant's pages, requests
-from a page in Prometheus' text format. Rates are means over a window. Unreadable values are left
-out and never raise.
+Processor time and memory are read from /proc, vGPU cores and memory from the tenant's pages, and
+requests from a page in Prometheus' text format. Rates are means over a window. A value that cannot
+be read is left out, without an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.autoscaling.process_tree import (
 from penstock.autoscaling.replicas import Phase
 from penstock.model import PenstockError
 from penstock.node.tenants.tenant import Tenant
-from penstock.scheduling.replicas.decide import Metric, ReplicaSample, Sample
+from penstock.scheduling.replicas.decide import ReplicaSample, Sample
 from penstock.scheduling.replicas.rates import Rate
 from penstock_shim.pages import PageError, read_quota, read_usage
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.autoscaling.replicas import Replica
     from penstock.autoscaling.request_rate import Requests
+    from penstock.model.metric import Metric
     from penstock.node.tenants.state import State
 
 LEAST_WINDOW_NS, LONGEST_WINDOW_NS = 10**9, 15 * 10**9
@@ -41,7 +42,7 @@ def window_ns_of(stabilization_ns: int) -> int:
 
 @dataclass
 class Processor:
-    """Processor time of a changing tree of processes, without double counting."""
+    """Processor time used by a changing tree of processes, without double counting."""
 
     rate: Rate
     total_ns: int = 0
@@ -55,10 +56,10 @@ class Processor:
             if times := times_of(pid):
                 now[pid, times.start_ticks] = times.own_ns, times.reaped_ns
         # A child's use moves to its parent when the parent waits for it, so the sum of both grows
-        # evenly. It falls when a process ends whose parent is not in the tree.
+        # evenly. The sum falls when a process ends whose parent is not in the tree.
         own = sum(times[0] - self.seen.get(process, (0, 0))[0] for process, times in now.items())
         both = sum(map(sum, now.values())) - sum(map(sum, self.seen.values()))
-        if not first:  # use before the first sample covers an unknown time
+        if not first:  # earlier use extends over an unknown time, so it is left out
             self.total_ns += max(0, own, both)
         self.seen = now
         self.rate.add(at_ns, self.total_ns)
@@ -66,7 +67,7 @@ class Processor:
 
 @dataclass
 class _Meters:
-    """Cumulative figures of one replica."""
+    """Cumulative values of one replica."""
 
     processor: Processor
     spent: dict[str, Rate] = field(default_factory=dict)  # by device
@@ -85,9 +86,10 @@ class Sampler:
         memory_request_bytes: int | None,
         requests: Requests | None = None,
     ) -> None:
-        """The requests are those of one replica; `cpu_request` is in processors.
+        """The requests are for one replica; `cpu_request` is in processors.
 
-        Raises `PenstockError` if one of `metrics` needs a request or a source that is missing.
+        Raises:
+            PenstockError: one of `metrics` needs a request or a source that is missing.
         """
         self._state = state
         self._metrics = set(metrics)
@@ -111,7 +113,7 @@ class Sampler:
         """One sample for each replica. A replica is ready when it has run for `ready_after_ns`."""
         samples = []
         living = set()
-        # A process that was started with an emptied environment is found as a descendant.
+        # A process that was started with an empty environment is found as a descendant.
         children = children_of_all() if self._metrics & {"cpu", "memory"} else {}
         for replica in replicas:
             at_ns = time.monotonic_ns()
@@ -135,7 +137,7 @@ class Sampler:
         return samples
 
     def totals(self) -> dict[Metric, Sample]:
-        """Demand that is measured outside the replicas."""
+        """Demand as measured outside the replicas."""
         if self._requests is None or self._requests.each or "qps" not in self._metrics:
             return {}
         total = self._requests.total()
@@ -162,7 +164,7 @@ class Sampler:
         return figures
 
     def _of_devices(self, replica: Replica, meters: _Meters) -> dict[Metric, float | None]:
-        """Use relative to the quota, on the device where it is highest: that runs short first."""
+        """Use relative to the quota, on the device where it is highest and so runs short first."""
         tenant = Tenant(self._state.tenants / replica.tenant)
         try:
             limits = read_quota(tenant.quota_page).limits

@@ -1,6 +1,6 @@
-"""The scaler keeps as many replicas as the policy asks for: samples, decides, acts and reports.
+"""Scaler: samples, decides, acts and reports, to keep as many replicas as the policy calls for.
 
-One call of `Scaler.tick` is one iteration; the caller (a command, the node agent) owns the loop.
+One call of `Scaler.tick` is one iteration; the caller runs the loop.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from penstock.autoscaling.process_tree import trees_of
 from penstock.autoscaling.replicas import Phase, Replica, ReplicaSet
 from penstock.model import PenstockError
+from penstock.model.metric import METRICS
 from penstock.scheduling.replicas.decide import (
-    METRIC_NAMES,
     Decision,
     History,
     Observation,
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from penstock.policy.schema import Scale
 
 DECIDE_PERIOD_NS = 10**9
-REPORT_PERIOD_NS = 5 * 10**9  # how old the report on disk may be if nothing changes
+REPORT_PERIOD_NS = 5 * 10**9  # how often the report on disk is rewritten if nothing changes
 FIRST_DEMAND_NS = 3 * 10**9  # how long to wait for the first demand value with no replica
 
 
 class Scaler:
-    """One set of replicas under one policy."""
+    """Scaler of one set of replicas under one policy."""
 
     def __init__(
         self,
@@ -52,9 +52,11 @@ class Scaler:
     ) -> None:
         """Locks the set and adopts its live replicas.
 
-        `tenancy`: creates the tenants; None: this process does. `grace_ns`: time from SIGTERM to
-        SIGKILL. A replica counts as ready `ready_after_ns` after its command started. Raises
-        `PenstockError` if another scaler has the set, or replicas of another command live in it.
+        `tenancy` creates the tenants; if it is None, this process does. `grace_ns` is the time from
+        SIGTERM to SIGKILL. A replica counts as ready `ready_after_ns` after its command started.
+
+        Raises:
+            PenstockError: another scaler has the set, or the set has replicas of another command.
         """
         store.make()
         self._lock = store.lock_scaler()
@@ -82,9 +84,10 @@ class Scaler:
         self._reported_ns = 0
 
     def tick(self) -> list[str]:
-        """One iteration; call it several times a second. Returns log lines: what changed and why.
+        """Runs one iteration, and returns log lines that say what changed and why.
 
-        Never raises for a failing replica, a full disk or missing values.
+        Call it several times a second. A failing replica, a full disk or missing values raise
+        nothing.
         """
         now_ns = time.monotonic_ns()
         news: list[str] = []
@@ -102,7 +105,7 @@ class Scaler:
         return news
 
     def end(self) -> None:
-        """Starts to end the replicas gracefully; call `tick` until `ended`."""
+        """Starts to end the replicas gracefully; call `tick` until `ended` is true."""
         self._ending = True
         self.wanted = 0
 
@@ -121,7 +124,7 @@ class Scaler:
         return self._set.replicas()
 
     def close(self) -> None:
-        """Releases the set. Live replicas are left to the next scaler."""
+        """Releases the set. Live replicas keep running for the next scaler."""
         self._store.write_report(self._report(self._set.replicas()))
         os.close(self._lock)
 
@@ -177,7 +180,7 @@ class Scaler:
         return news
 
     def _once(self, about: str, text: str) -> list[str]:
-        """`text` if it is new; an empty text forgets the last one."""
+        """`text` as a log line unless it repeats the last text; "" makes it forget that text."""
         if not text:
             self._said.pop(about, None)
             return []
@@ -195,7 +198,7 @@ class Scaler:
             "max": scale.max,
             "wanted": self.wanted,
             "reason": "ending" if self._ending else decision.reason,
-            "values": {METRIC_NAMES[metric]: value for metric, value in decision.values.items()},
+            "values": {METRICS[metric].shown: value for metric, value in decision.values.items()},
             "replicas": [
                 {
                     "number": replica.number,

@@ -1,4 +1,4 @@
-"""Status of the replica sets of a state directory, and how to stop a set without a scaler."""
+"""Status of the replica sets of a state directory, and stopping of a set without a scaler."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class ReplicaStatus:
 
 @dataclass(frozen=True)
 class SetStatus:
-    """One set: decisions as the last scaler reported them, live replicas as seen now."""
+    """One set: the last scaler's decision as reported, and the live replicas as seen now."""
 
     name: str
     command: tuple[str, ...]
-    scaler_pid: int | None  # None: no scaler; the replicas run on
+    scaler_pid: int | None  # None if no scaler runs; the replicas keep running
     wanted: int | None
     least: int | None
     most: int | None
     reason: str
-    decided: str  # UTC, ISO 8601; when the report was written
+    decided: str  # time of the report in UTC, ISO 8601
     replicas: tuple[ReplicaStatus, ...]
 
     def as_dict(self) -> dict[str, object]:
-        """Plain values, for JSON and YAML."""
+        """The status as plain values, for JSON and YAML."""
         return {
             "name": self.name,
             "command": list(self.command),
@@ -68,7 +68,7 @@ class SetStatus:
 
 
 def statuses(state: State) -> list[SetStatus]:
-    """Sets that have a scaler or live replicas."""
+    """The status of each set that has a scaler or live replicas."""
     found = (_status(store) for store in sets_of(state))
     return [status for status in found if status.scaler_pid is not None or status.replicas]
 
@@ -109,15 +109,20 @@ def _status(store: SetStore) -> SetStatus:
 
 
 def stop(state: State, name: str, grace_ns: int) -> int:
-    """Ends all replicas of a set without a scaler; returns how many. Takes up to the grace.
+    """Ends all replicas of a set without a scaler, which takes up to the grace; returns how many.
 
-    Raises `PenstockError` if there is no such set, or a scaler has it.
+    Raises:
+        PenstockError: there is no such set, or a scaler has it.
     """
     store = SetStore(state, name)
     spec = store.read_spec()
     if spec is None:
-        names = ", ".join(one.name for one in sets_of(state)) or "there is none"
-        raise PenstockError(f"no set {name!r} in {state.directory}", f"sets: {names}")
+        names = ", ".join(one.name for one in sets_of(state))
+        raise PenstockError(
+            f"no set {name!r} in {state.directory}",
+            f"it has only {names}" if names else "it has no sets",
+            "list the sets with penstock scale status",
+        )
     lock = store.lock_scaler()
     try:
         replicas = ReplicaSet(store, spec, grace_ns)

@@ -1,8 +1,8 @@
 """On-disk state of a replica set in `<state>/scale/<set>/`, so that a new scaler finds it.
 
-`set.json` specifies a replica; `replica-N.json` is the record of replica N by its keeper, which
-holds `replica-N.lock` while it lives; the one scaler holds `scaler.lock`; `report.json` is the last
-decision, for users.
+`set.json` specifies a replica. `replica-N.json` is the record that replica N's keeper writes; the
+keeper holds `replica-N.lock` while it runs. The set's only scaler holds `scaler.lock`.
+`report.json` is the last decision, for users.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from penstock.model import PenstockError, check_tenant_name
-from penstock.model.limits import DEFAULT_GRACE_NS
+from penstock.model.terms import DEFAULT_GRACE_NS, DEFAULT_STEP
 from penstock.node.admission.admit import Request
 from penstock.node.tenants.state import is_locked
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from penstock.model.limits import Mode, Step
+    from penstock.model.terms import Mode, Step
     from penstock.node.tenants.state import State
 
 FOLDER = "scale"
@@ -39,9 +39,9 @@ class SetSpec:
     """The specification of a replica: a command under a quota, on real or simulated devices."""
 
     name: str
-    request: Request  # without a name: a replica's name follows from its number
+    request: Request  # without a name, because a replica's name follows from its number
     machine: str | None = None  # the simulated machine's file
-    agent: str | None = None  # the socket of the agent that grants; None: no agent
+    agent: str | None = None  # the socket of the granting agent; None without an agent
 
     def request_of(self, number: int) -> Request:
         """The request of replica `number`."""
@@ -65,7 +65,7 @@ class SetStore:
     """The files of one set."""
 
     def __init__(self, state: State, name: str) -> None:
-        """Raises `PenstockError` for a name from which tenant names cannot be formed."""
+        """Raises `PenstockError` if no tenant names can be formed from `name`."""
         check_tenant_name(name)
         if len(name) > MAX_SET_NAME:
             raise PenstockError(
@@ -85,7 +85,8 @@ class SetStore:
     def lock_scaler(self) -> int:
         """Locks the set for this scaler, until the returned descriptor is closed.
 
-        Raises `PenstockError`, which names the pid of the scaler that holds it.
+        Raises:
+            PenstockError: another scaler holds the lock; the error names its pid.
         """
         descriptor = _try_lock(self.directory / "scaler.lock")
         if descriptor is None:
@@ -100,7 +101,7 @@ class SetStore:
         return descriptor
 
     def scaler_pid(self) -> int | None:
-        """The pid of the running scaler; None: none runs."""
+        """The pid of the running scaler; None if no scaler runs."""
         file = self.directory / "scaler.lock"
         if not is_locked(file):
             return None
@@ -110,7 +111,7 @@ class SetStore:
             return None
 
     def lock_replica(self, number: int) -> int | None:
-        """Locks replica `number` as live; returns a descriptor. None: it has a keeper already."""
+        """Locks replica `number` as live; returns a descriptor, or None if it has a keeper."""
         return _try_lock(self.directory / f"replica-{number}.lock")
 
     def is_kept(self, number: int) -> bool:
@@ -122,7 +123,7 @@ class SetStore:
         self._write("set.json", dataclasses.asdict(spec))
 
     def read_spec(self) -> SetSpec | None:
-        """The specification of the replicas; None: the file is missing or damaged."""
+        """The specification of the replicas; None if the file is missing or damaged."""
         try:
             plain = self._read("set.json")
             request = plain["request"]
@@ -139,7 +140,7 @@ class SetStore:
                     oversubscribe=bool(request["oversubscribe"]),
                     policy=request["policy"],
                     allow_unknown=bool(request["allow_unknown"]),
-                    measured=cast("Step", str(request.get("measured", "terminate"))),
+                    measured=cast("Step", str(request.get("measured", DEFAULT_STEP))),
                     grace_ns=int(request.get("grace_ns", DEFAULT_GRACE_NS)),
                 ),
                 machine=plain["machine"],
@@ -153,7 +154,7 @@ class SetStore:
         self._write(f"replica-{number}.json", dataclasses.asdict(record))
 
     def read_record(self, number: int) -> Record | None:
-        """The keeper's record of replica `number`; None: missing or damaged."""
+        """The keeper's record of replica `number`; None if it is missing or damaged."""
         try:
             plain = self._read(f"replica-{number}.json")
             return Record(
@@ -173,7 +174,7 @@ class SetStore:
         return sorted(int(number) for number in found if number.isdecimal())
 
     def write_report(self, report: Mapping[str, object]) -> None:
-        """Replaces the report. On a full disk only the report is lost."""
+        """Replaces the report. If the disk is full, only the report is lost."""
         with contextlib.suppress(OSError):
             self._write("report.json", report)
 
@@ -208,7 +209,7 @@ def sets_of(state: State) -> list[SetStore]:
     found = []
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.is_symlink():
-            with contextlib.suppress(PenstockError):  # not a set: its name is not valid
+            with contextlib.suppress(PenstockError):  # not a set, because its name is not valid
                 found.append(SetStore(state, path.name))
     return found
 

@@ -1,1 +1,1 @@
-"""Benchmarks: measurements of one run, as differences and ratios."""
+"""Benchmarks, whose results are differences and ratios measured within one run."""

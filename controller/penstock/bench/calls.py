@@ -1,7 +1,7 @@
-"""Benchmark of the driver calls that the shim adds, as the simulated device counts them.
+"""Benchmark of the driver calls that the shim adds, as counted by the simulated device.
 
-A program makes one call per launch and some at its start; those of the same program without the
-shim are subtracted, launch for launch.
+A program itself makes one call per launch and some calls at its start. These are measured without
+the shim and subtracted for the same number of launches.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _measure(
     simulate: str, name: str, processes: int, arguments: list[str], seconds: float
 ) -> CallsRow:
     with Stage(simulate) as stage:
-        # Minus one launch and its wait, if any: the rest is the same for any number of launches.
+        # Subtract a launch and its wait, if any; the rest is the same for any number of launches.
         waits = 2 if "--sync-every" in arguments else 1
         stage.finish(stage.start(None, [*arguments, "--launches", "1", "--seconds", "9"]))
         fixed = _calls(stage, "bare") - waits

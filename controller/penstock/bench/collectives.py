@@ -1,14 +1,15 @@
 """Benchmark of synchronised work under a quota: ranks on several devices, streams on one.
 
-A step is five kernels of a millisecond and then one that waits for the peers' steps, as in training
-over several devices. Gates that open at different moments make ranks wait for each other inside
-kernels, and that wait is charged: a tenant may get far less than its quota, and less with every
-step. The target is `LEAST_PERCENT` of the quota's share of full speed, also after a rank was held
-up: a process is stopped (SIGSTOP), a thread sleeps between two steps. Meanwhile its peers' kernels
-wait on their devices, and the tenant is charged for that. So the measurement starts when steps end
-again, and the row also has the time until then.
+A step consists of five kernels of one millisecond and a kernel that waits for the peers' steps, as
+in training on several devices. If gates open at different moments, ranks wait for each other inside
+kernels, and that wait is charged to the tenant, which may therefore get far less than its quota,
+and less with every step. The target is `LEAST_PERCENT` of the quota's share of full speed.
 
-Each measurement is bounded in time. The page that the ranks share has their progress.
+The target also applies after a rank was held up: a process is stopped (SIGSTOP), or a thread sleeps
+between two steps. Meanwhile the peers' kernels wait on their devices at the tenant's charge, so the
+measurement starts only when steps end again, and the row includes the time until then.
+
+Each measurement has a time limit. The ranks report their progress in a page that they share.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ Ranks = Literal["threads", "processes", "streams"]  # streams: of one thread, on
 
 QUOTAS = (10, 30, 50, 70, 90, 95)
 LEAST_PERCENT = 80.0  # of the quota's share of full speed
-OVER_POINTS = 3.0  # that a device may be busy beyond the quota
+OVER_POINTS = 3.0  # how far a device's busy time may exceed the quota
 HOLD_UPS_S = (0.03, 1.0)
 LONG_HOLD_UP_S = 10.0  # the waiting kernels' time is charged at the quota: 20 s more at 50 %
 PATIENCE = 2.5  # a measurement ends after this many times its expected length
 WARM_UP = 0.25  # of a measurement
-# Steps that must end after a hold-up before the measurement starts. Four end before the spinning is
-# charged: a shut gate still passes 20 ms of work.
+# Steps that must end after a hold-up before the measurement starts. Four steps end before the
+# kernels' waiting is charged, because a closed gate still admits 20 ms of work.
 RECOVERED_STEPS = 8
 RECOVERY_S = 1.0  # at most, plus the time charged for the waiting kernels
 START_S = 20.0
@@ -66,12 +67,12 @@ class Cell:
 
     @property
     def count(self) -> int:
-        """Number of ranks: one per device, but two streams on one device."""
+        """Number of ranks: one per device, or two streams on one device."""
         return 2 if self.ranks == "streams" else self.devices
 
 
 def _cells() -> tuple[Cell, ...]:
-    """Each quota on two devices with both kinds of ranks, on four and eight with one; streams."""
+    """Every quota on two devices with both kinds of ranks, on four and eight with one; streams."""
     ways: tuple[Ranks, Ranks] = ("threads", "processes")
     two = [Cell(quota, 2, ranks) for quota in QUOTAS for ranks in ways]
     more = [
@@ -88,18 +89,18 @@ LONG_CELLS = (Cell(50, 2, "threads"), Cell(90, 2, "processes"))  # also held up 
 
 @dataclass(frozen=True)
 class CollectiveRow:
-    """One set of ranks at one quota, undisturbed or after one of them was held up."""
+    """One set of ranks at one quota, undisturbed or after one rank was held up."""
 
     devices: int
     ranks: Ranks
     quota: float  # percent
-    held_up_ms: float  # one rank, before the measurement; 0: none
-    recovered_ms: float  # from its end until steps ended again
+    held_up_ms: float  # of one rank, before the measurement; 0 if none
+    recovered_ms: float  # from the end of the hold-up until steps ended again
     full_steps_per_s: float  # without the shim
     steps_per_s: float
-    of_quota_percent: float  # steps a second, of what the quota's share of full speed would be
-    busiest_percent: float  # the busiest device's time, of the elapsed time
-    ended: bool  # within `bound_s`
+    of_quota_percent: float  # steps a second, as a part of the quota's share of full speed
+    busiest_percent: float  # the busiest device's time, as a part of the elapsed time
+    ended: bool  # whether it ended within `bound_s`
     steps: int  # completed
     wanted_steps: int
     bound_s: float
@@ -148,7 +149,7 @@ class _Page:
         struct.pack_into("Q", self._map, LINE_BYTES * rank + HOLD_OFFSET, round(seconds * 1e9))
 
     def wait_for(self, steps: int, give_up: float) -> bool:
-        """Returns whether all ranks had ended so many steps before `give_up` (time.monotonic)."""
+        """Whether all ranks ended `steps` steps before the time `give_up` (time.monotonic)."""
         while self.steps() < steps:
             if time.monotonic() > give_up:
                 return False
@@ -172,7 +173,7 @@ class _Team:
         ]
 
     def hold_up(self, seconds: float) -> None:
-        """Holds the last rank up for `seconds`; returns when it continues."""
+        """Holds up the last rank for `seconds`; returns when the rank continues."""
         if not self._alone:
             self._page.hold(self._page.count - 1, seconds)
             time.sleep(seconds)
@@ -199,7 +200,7 @@ def run(
     seconds: float = 1.2,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[CollectiveRow]:
-    """Measure each cell: undisturbed, then after each hold-up, unless its ranks have stopped.
+    """Measure each cell undisturbed and then after each hold-up, unless its ranks have stopped.
 
     Args:
         simulate: profile of the simulated devices.
@@ -260,7 +261,7 @@ def _measure(
         team = _Team(stage, stage.tenant("ranks", cell.quota), cell, page)
         _begin(stage, page, cell)
         page.wait_for(page.steps() + round(WARM_UP * goal.steps), time.monotonic() + goal.bound_s)
-        # Streams of one thread are held up together, so neither waits for the other.
+        # Streams of one thread are held up together, so that neither waits for the other.
         for held_up_s in (0.0, *(() if cell.ranks == "streams" else hold_ups_s)):
             recovered_s = _hold_up(team, page, cell, held_up_s) if held_up_s else 0.0
             row = replace(_phase(stage, page, cell, goal), held_up_ms=1000 * held_up_s,
@@ -273,7 +274,7 @@ def _measure(
 
 
 def _hold_up(team: _Team, page: _Page, cell: Cell, seconds: float) -> float:
-    """Holds one rank up; returns how many seconds after its end steps ended again."""
+    """Holds up one rank; returns the seconds from the hold-up's end until steps ended again."""
     team.hold_up(seconds)
     began = time.monotonic()
     most_s = RECOVERY_S + seconds / (cell.quota / 100)
@@ -286,7 +287,7 @@ def _phase(stage: Stage, page: _Page, cell: Cell, goal: _Goal) -> CollectiveRow:
     began = time.monotonic()
     ended = page.wait_for(first + goal.steps, began + goal.bound_s)
     took_s, steps = time.monotonic() - began, page.steps() - first
-    stage.check_programs()  # if one has failed, its peers wait for ever
+    stage.check_programs()  # if a rank has failed, its peers wait for ever
     after = [stage.sample(i) for i in range(cell.devices)]
     busiest = max(
         100 * (b.busy_ns.get("ranks", 0) - a.busy_ns.get("ranks", 0)) / (b.at_ns - a.at_ns)
@@ -316,7 +317,7 @@ def reached(row: CollectiveRow) -> bool:
 
 
 def figures(rows: Sequence[CollectiveRow]) -> list[Figure]:
-    """Rows of the table: ranks, the same after hold-ups, streams, and devices above the quota."""
+    """The table's rows: ranks, ranks after hold-ups, streams, and devices above the quota."""
     across = [row for row in rows if row.ranks != "streams"]
     sets = (
         ("ranks on 2, 4, 8 devices that meet", [row for row in across if not row.held_up_ms]),

@@ -1,7 +1,7 @@
-"""Runs three unmodified programs on one device under quotas and checks the usage of each.
+"""Demo that runs three unmodified programs on one device under quotas and checks their usage.
 
-The reference is the simulated GPU's own record of busy time and memory; on a real GPU it is NVML's
-values per process. The shim's own counters never enter the verdict.
+The reference is the simulated GPU's own record of busy time and memory, or NVML's values per
+process on a real GPU. The shim's own counters are not used for the verdict.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TICK_S = 0.25
-SETTLING_S = 2.0  # after the last program's first kernel, before the measured window
+SETTLING_S = 2.0  # between the last program's first kernel and the measured window
 REAL_GPU_POINTS = 10.0  # NVML samples utilisation in whole percents, several times a second
 SIMULATED_POINTS = 3.0
 END_GRACE_S = 60.0
@@ -41,8 +41,8 @@ class Part:
     name: str
     memory_bytes: int
     cores_permille: int
-    backlogged: bool  # always has work queued, so it should get its whole share
-    over_asks: bool  # tries to allocate more than its quota
+    backlogged: bool  # it always has work queued, so it should get its whole share
+    over_asks: bool  # it tries to allocate more than its quota
 
 
 PARTS = (
@@ -54,7 +54,7 @@ PARTS = (
 
 @dataclass
 class Seen:
-    """Samples of one program's usage, from the device."""
+    """Samples of one program's usage, as reported by the device."""
 
     busy: list[tuple[int, int]] = field(default_factory=list)  # at_ns, busy_ns so far
     permille: list[tuple[int, int]] = field(default_factory=list)  # if only this is known
@@ -106,7 +106,8 @@ def run(
 
     Args:
         seconds: how long the programs run.
-        simulate: profile of the simulated device; None: the real one, or an H200 without a driver.
+        simulate: profile of the simulated device; None for the real device, or without a driver a
+            simulated H200.
         watch: called a few times a second with the rows of a live table.
 
     Raises:
@@ -194,7 +195,7 @@ def _commands(folder: Path, seconds: float) -> dict[str, list[str]]:
 
 
 def _examples() -> Path:
-    """Directory of the example programs: of the current checkout, else the installed ones."""
+    """Directory of the example programs, in the current checkout or else in the installation."""
     from penstock_shim import paths
 
     here = Path("examples")
@@ -288,7 +289,7 @@ def _sample(seen: Seen, processes: list[DeviceProcess]) -> None:
 
 
 def _window(seen: dict[str, Seen]) -> tuple[int, int]:
-    """The interval from when all backlogged programs had settled until the first one ended."""
+    """The interval from when all backlogged programs have settled until the first program ends."""
     begins, ends = [], []
     for part in PARTS:
         if not part.backlogged:
@@ -308,7 +309,7 @@ def _window(seen: dict[str, Seen]) -> tuple[int, int]:
 
 
 def _cores_percent(seen: Seen, window: tuple[int, int]) -> float | None:
-    """Share of the device's time within the window, by the device's samples."""
+    """Share of the device's time within the window, according to the device's samples."""
     inside = [(at, busy) for at, busy in seen.busy if window[0] <= at <= window[1]]
     if len(inside) >= 2:
         (first, busy_first), (last, busy_last) = inside[0], inside[-1]

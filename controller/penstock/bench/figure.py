@@ -11,6 +11,6 @@ class Figure:
 
     what: str
     aim: str
-    measured: str  # median or mean as the row says, with its spread
-    runs: str  # how much went into it
+    measured: str  # median or mean, as named in the row, with its spread
+    runs: str  # number of measurements behind it
     reached: bool

@@ -1,7 +1,7 @@
 """The results table of all benchmarks with their targets, measured in one run.
 
-Each row has the target, the measurement and whether it meets the target; `details` of the report
-holds every measurement that a row summarises.
+Each row has the target, the measurement and whether the measurement meets the target. `details` of
+the report holds every measurement that a row summarises.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def run(
     long_seconds: float = 60,
     say: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Run all benchmarks: about twenty minutes with the defaults.
+    """Run all benchmarks, which takes about twenty minutes with the defaults.
 
     Args:
         simulate: profile of the simulated device.
@@ -62,7 +62,7 @@ def run(
         say: called with the name of the current measurement.
 
     Raises:
-        StageError, BenchError: a workload failed.
+        StageError: a workload failed.
     """
     report = Report(machine_facts(simulate))
 
@@ -93,24 +93,21 @@ def run(
     say("launches and allocations")
     launch_rows = launch.run(simulate=simulate)
     note("launch", launch_rows, _launches(launch_rows))
-    say("launches that come singly, and decode-like loops")
-    singly_rows = singly.run(simulate=simulate)
-    note("singly", singly_rows, singly.figures(singly_rows))
-    say("costs that stay")
-    stays_rows = stays.run(simulate=simulate)
-    note("stays", stays_rows, stays.figures(stays_rows))
+    for what, kind, part in (
+        ("launches that come singly, and decode-like loops", "singly", singly),
+        ("costs that stay", "stays", stays),
+        ("ranks that meet", "collectives", collectives),
+        ("short of processors", "starved", starved),
+    ):
+        say(what)
+        rows = part.run(simulate=simulate)
+        note(kind, rows, part.figures(rows))
     say("driver calls")
     call_rows = calls.run(simulate=simulate)
     note("calls", call_rows, [_calls(call_rows)])
     say("starts")
     start_rows = start.run(simulate=simulate)
     note("start", start_rows, _starts(start_rows))
-    say("ranks that meet")
-    collective_rows = collectives.run(simulate=simulate)
-    note("collectives", collective_rows, collectives.figures(collective_rows))
-    say("short of processors")
-    starved_rows = starved.run(simulate=simulate)
-    note("starved", starved_rows, starved.figures(starved_rows))
     say("suspension")
     suspend_rows = suspend.run(simulate=simulate)
     note("suspend", suspend_rows, [_suspend(suspend_rows)])
@@ -121,7 +118,7 @@ def run(
 
 
 def _backlogged() -> list[tuple[float, Workload]]:
-    """Every quota with every kernel; launches and processes vary so that all pairs occur."""
+    """Every quota with every kernel; kinds of launch and numbers of processes cover all pairs."""
     return [
         (
             quota_percent,
@@ -169,7 +166,7 @@ def _within(
     error: Callable[[quota.QuotaRow], float],
     bound: Callable[[quota.QuotaRow], float],
 ) -> tuple[str, str, bool]:
-    """(measured, runs, reached) for an error that must be within its bound in every row."""
+    """(measured, runs, reached) of an error that must be within its bound in every row."""
     good = [row for row in rows if error(row) <= bound(row)]
     worst = max(rows, key=lambda row: error(row) - bound(row))
     median = statistics.median(error(row) for row in rows)
@@ -295,7 +292,7 @@ def _starts(rows: Sequence[start.StartRow]) -> list[Figure]:
     spread = "{0.added_median_us:.0f} us ({0.added_low_us:.0f} to {0.added_high_us:.0f})"
     no_gpu = next(row for row in rows if row.what == "no gpu")
     first = sorted((r for r in rows if r.what == "first calls"), key=lambda r: r.neighbours)
-    # Not more with the most co-tenant processes than with none, as far as quartiles can tell.
+    # Whether the cost grows from no neighbours to the most neighbours, as far as quartiles show.
     grows = first[-1].added_low_us > first[0].added_high_us
     return [
         Figure(

@@ -1,6 +1,6 @@
-"""Overhead of the shim: the same program runs with and without it, alternating, in rounds.
+"""Overhead of the shim, measured by running the same program alternately with and without it.
 
-The difference is taken within a round, so that a slow minute of the machine affects all arms; the
+The difference is taken within a round, so that a slow minute of the machine affects all arms. The
 result is the median over rounds, with the quartiles.
 """
 
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    Timing = Mapping[str, float]  # of many calls: median_ns, mean_ns and others
+    Timing = Mapping[str, float]  # statistics of many calls: median_ns, mean_ns and others
 
 Told = TypeVar("Told")
 
 
 @dataclass(frozen=True)
 class Added:
-    """Additional cost of one arm's calls against those without the shim; nanoseconds."""
+    """Additional cost of one arm's calls over calls without the shim, in nanoseconds."""
 
     native_median_ns: float
     added_median_ns: float  # median over rounds of the difference of medians
@@ -31,7 +31,7 @@ class Added:
 
     @classmethod
     def of(cls, native: Sequence[Timing], shimmed: Sequence[Timing]) -> Added:
-        """The added cost, from the rounds of two arms in the same order."""
+        """The added cost, computed from the rounds of two arms in the same order."""
         pairs = list(zip(native, shimmed, strict=True))
         medians = [s["median_ns"] - n["median_ns"] for n, s in pairs]
         means = [s["mean_ns"] - n["mean_ns"] for n, s in pairs]
@@ -46,7 +46,7 @@ class Added:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Lower quartile, median, upper quartile; a single value is all three."""
+    """Lower quartile, median and upper quartile; all three are equal for a single value."""
     if len(values) < 2:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4)
@@ -54,7 +54,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def load_average() -> float:
-    """Load average of the last minute, reported with each result."""
+    """The machine's load average of the last minute, which each result includes."""
     return round(os.getloadavg()[0], 1)
 
 

@@ -1,9 +1,10 @@
-"""Benchmark of the shim's overhead per launch and allocation, against no shim.
+"""Benchmark of the shim's overhead per launch and allocation, against runs without the shim.
 
-One round runs the same binary in three ways: without the shim, under it with all cores (the gate is
-open and only counts), and under it with 99 % (the gate decides on every launch and, with so light a
-load, never makes it wait). The difference is taken within a round, so that a slow minute of the
-machine affects all three; the result is the median over rounds, with the quartiles.
+One round runs the same binary in three ways: without the shim, with the shim and all cores (the
+gate is open and only counts), and with the shim and 99 % of cores (the gate decides on every
+launch, but the load is so light that no launch waits). The difference is taken within a round, so
+that a slow minute of the machine affects all three. The result is the median over rounds, with the
+quartiles.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from penstock.bench.interleaved import Added
 from penstock.bench.scratch import scratch_folder
+from penstock.bench.stage import StageError
 from penstock.devices import open_devices
 from penstock_shim import paths, simulator
 
@@ -43,14 +45,10 @@ class LaunchRow:
     calls: int  # per round and arm
 
 
-class BenchError(RuntimeError):
-    """A workload failed; the message holds its output."""
-
-
 def _measure(command: list[str], environment: dict[str, str]) -> dict[str, dict[str, float]]:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BenchError(
+        raise StageError(
             f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr.strip()}"
         )
     figures: dict[str, dict[str, float]] = json.loads(done.stdout)
@@ -79,13 +77,13 @@ def run(
     """Measure all arms in one run.
 
     Args:
-        simulate: profile of the simulated device; None: the real device 0.
+        simulate: profile of the simulated device; None for the real device 0.
         rounds: how often each arm runs.
         calls: timed calls of each kind, per round and arm.
         progress: called with (rounds done, rounds).
 
     Raises:
-        BenchError: a workload failed.
+        StageError: a workload failed.
         PenstockError, ProfileError: there is no such device.
     """
     if simulate is None:
@@ -94,7 +92,7 @@ def run(
         simulator.parse_spec(simulate)
     seen: dict[str, list[dict[str, dict[str, float]]]] = {arm: [] for arm in ("none", *ARMS)}
     with scratch_folder("bench") as folder:
-        # A separate state directory: no co-tenant on the simulated device, nothing left behind.
+        # A separate state directory ensures that the device has no other tenant.
         environment = {
             **os.environ,
             "PENSTOCK_STATE_DIR": str(folder / "state"),

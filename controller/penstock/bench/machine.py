@@ -27,7 +27,7 @@ class MachineFacts:
 def machine_facts(simulate: str) -> MachineFacts:
     """The facts of this machine and of the simulated profile `simulate`."""
     return MachineFacts(
-        processor=_processor(),
+        processor=processor_name(),
         cores=len(os.sched_getaffinity(0)),
         kernel=f"{platform.system()} {platform.release()}",
         device=f"simulated {simulator.parse_spec(simulate).profile.name}",
@@ -36,7 +36,8 @@ def machine_facts(simulate: str) -> MachineFacts:
     )
 
 
-def _processor() -> str:
+def processor_name() -> str:
+    """The processor's model, or its architecture where that is not known."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

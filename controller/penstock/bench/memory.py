@@ -1,7 +1,7 @@
 """Benchmark of the memory limit with racing processes, and of charges left after a kill.
 
-Processes of one tenant constantly request more than the limit. What they hold is read from the
-ledger's own peak, which no total exceeds unnoticed, and from the device's record.
+Processes of one tenant constantly request more than the limit. The memory that they hold is read
+from the ledger's own peak, which misses no higher total, and from the device's record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GONE_S = 10.0
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """Racing processes of one tenant; bytes."""
+    """Result for the racing processes of one tenant, in bytes."""
 
     processes: int
     limit_bytes: int
@@ -36,7 +36,7 @@ class MemoryRow:
     granted: int
     refused: int
     kills: int
-    left_bytes: int  # still charged after all were killed
+    left_bytes: int  # still charged after all processes were killed
     worst_return_ms: float  # from the last kill of a round until the charge was exactly zero
 
 
@@ -48,7 +48,7 @@ def run(
     rounds: int = 5,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[MemoryRow]:
-    """Race for `seconds`, then `rounds` times race again and kill all processes.
+    """Run the race for `seconds`, then `rounds` more times with all processes killed.
 
     Raises:
         StageError: a program failed.

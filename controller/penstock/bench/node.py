@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 PROCESS_BYTES = 560 << 20  # of one process with its context
 PODMAN = ("podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs")
-# The limits are below podman's defaults: raising them needs a capability that not every root has.
+# The limits are below podman's defaults, because a root user may lack the right to raise them.
 RUN = (*PODMAN, "run", "--rm", "-i", "--network", "host", "--ulimit", "nofile=1024:1024",
        "--ulimit", "nproc=8000:8000")  # fmt: skip
 ROOT = ("--rootfs", "/:O")
-WORK = ("--hold", "--every-ms", "1000")  # of each process: a memset a second
+WORK = ("--hold", "--every-ms", "1000")  # each process makes one memset a second
 SEVERAL = (
     f'exec 3<&0; for _ in $(seq 2 $1); do "$0" {" ".join(WORK)} <&3 & done; '
     f'exec "$0" {" ".join(WORK)}'
 )
-GRANTS = 100  # timed under load, each revoked before the next one
+GRANTS = 100  # timed under load; each grant is revoked before the next
 GRANT_BYTES, GRANT_PERMILLE = 64 << 20, 10
-SETTLE_S = 5.0  # after which reconcile iterations with new tenants are steady
+SETTLE_S = 5.0  # until reconcile iterations with new tenants are steady
 PAUSE_EVERY, PAUSE_S = 4, 0.01  # between grants, as if clients came one by one
 
 
 @dataclass(frozen=True)
 class NodeRow:
-    """An agent under one load."""
+    """Result for an agent under one load."""
 
     tenants: int
     processes: int  # with the shim, a context and memory; each works once a second
@@ -53,7 +53,7 @@ class NodeRow:
     load: float  # the machine's load average when the grants were timed
     cpu_percent: float  # of one core, used by the idle agent
     slowest_round_ms: float
-    restart_s: float  # from the start of a new agent after kill -9 to its first answer
+    restart_s: float  # from the start of a new agent after kill -9 to its first response
 
 
 def run(
@@ -64,13 +64,13 @@ def run(
     seconds: float = 10,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[NodeRow]:
-    """Measures with `tenants` without processes, then with `processes` shared among them.
+    """Measures an agent with `tenants` without processes, then with `processes` spread over them.
 
-    The first row times the grants of these tenants; the second those of further tenants, one at a
-    time, while all the processes work.
+    The first row times the grants of these tenants. The second row times the grants of more
+    tenants, one at a time, while all the processes work.
 
-    `containers`: how many of these tenants are podman containers on this machine's own root, with
-    all their processes; this needs root.
+    `containers` is how many of these tenants are podman containers, each with all its processes, on
+    this machine's own root file system. Containers need root.
 
     Raises:
         StageError: the agent, a program or a container failed.
@@ -99,7 +99,7 @@ def run(
 
 class _Node:
     def __init__(self, folder: Path, *, offers: bool) -> None:
-        """`offers`: uses the default CDI and shim directories instead of `folder`."""
+        """With `offers`, the default CDI and shim directories are used instead of `folder`."""
         self.socket = folder / "state" / "agent.sock"
         self._command = [
             *(sys.executable, "-m", "penstock", "agent", "--simulate=h200,8", "--metrics="),
@@ -148,7 +148,7 @@ class _Node:
         return name, [f"--device={one}" for one in answer.cdi_devices]
 
     def contain(self, devices: list[tuple[str, list[str]]], each: int) -> None:
-        """Starts containers on this machine's own root, with `each` processes in each."""
+        """Starts containers with `each` processes each on this machine's own root file system."""
         program = str(paths.workload_path("penstock-start"))
         words = ["sh", "-c", SEVERAL, program, str(each)]
         for name, options in devices:
@@ -175,7 +175,7 @@ class _Node:
             json.loads(line)
 
     def close(self) -> None:
-        for name in self._offered:  # they would outlive the folder
+        for name in self._offered:  # these tenants would outlive the folder
             words = [*PODMAN, "rm", "-f", "-i", "-t", "0", f"penstock-bench-{name}"]
             subprocess.run(words, capture_output=True, check=False)
         for child in self._held:

@@ -1,9 +1,9 @@
 """Benchmark of quota accuracy: a tenant's use of a device over windows of one second.
 
 The reference is the simulated device's own record of busy time, never the shim's counters. After
-the measurement the quota changes while the programs run: `settle_ms` is the time until every later
-window of one second is within `SETTLED_POINTS` of the new quota, and `settled_error` is the error
-of the worst window that begins `SETTLE_TIME_NS` after the change or later.
+the measurement the quota changes while the programs run. `settle_ms` is the time until every later
+window of one second is within `SETTLED_POINTS` of the new quota. `settled_error_points` is the
+error of the worst window that begins `SETTLE_TIME_NS` after the change or later.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WATCHED_AFTER_CHANGE_S = 3.0
 
 @dataclass(frozen=True)
 class Workload:
-    """Work of each process of a tenant."""
+    """The work of each process of a tenant."""
 
     kernel_us: float = 200  # device time of a launch, microseconds
     launch: Launch = "plain"
@@ -63,7 +63,7 @@ class QuotaRow:
     mean_error_points: float
     p95_error_points: float
     bias_points: float  # over the whole measurement; positive: more than granted
-    settle_ms: float | None  # after a change of quota; None: not within the measured time
+    settle_ms: float | None  # after a change of quota; None if not within the measured time
     settled_error_points: float  # worst window that begins 200 ms after the change, or later
     windows: int
 
@@ -88,7 +88,7 @@ def run(
         kernels_us: device time of one launch, microseconds.
         launches: single kernels, or graphs of `GRAPH_NODES` kernels of the same total length.
         processes: processes of the tenant, all alike.
-        sync_every: launches after which a program waits for the device; 0: never.
+        sync_every: launches after which a program waits for the device; 0 for never.
         jitter_percent: how much single kernels differ from `kernels_us`.
         seconds: how long each combination is measured.
         progress: called with (rows done, rows).
@@ -142,7 +142,7 @@ def measure(simulate: str, quota: float, workload: Workload, seconds: float) -> 
 
 
 def _settle(stage: Stage, tenant: StageTenant, quota: float) -> tuple[float | None, float]:
-    """Changes the quota; returns the time until usage follows (ms), and the worst error then."""
+    """Changes the quota; returns the time until usage follows (ms), and the worst later error."""
     new = 20.0 if quota > 45 else 70.0
     changed_ns = tenant.change(cores_permille=round(new * 10), allowance_permille=round(new * 10))
     samples = stage.watch(WATCHED_AFTER_CHANGE_S)

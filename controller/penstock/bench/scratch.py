@@ -1,4 +1,4 @@
-"""Temporary folders for a run. If a run is killed, the next one removes its folder."""
+"""Temporary folders for runs. If a run is killed, the next run removes its folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.node.tenants.tenant_processes import MACHINE_VARIABLE, TENANT_VARI
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-YOUNG_S = 60  # the run of a younger folder may not have taken its lock yet
+YOUNG_S = 60  # the run that made a younger folder may not have locked it yet
 
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - a tmpfs, as is an agent's /run
@@ -25,9 +25,9 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - a tmpfs, as is an agent's /run
 
 @contextlib.contextmanager
 def scratch_folder(kind: str, *, in_memory: bool = False) -> Iterator[Path]:
-    """A private folder `penstock-<kind>-…`, removed at the end.
+    """A private folder `penstock-<kind>-…`, which is removed at the end.
 
-    `in_memory`: on a tmpfs, like an agent's state, if there is one.
+    With `in_memory`, the folder is on a tmpfs if there is one, like an agent's state.
     """
     prefix = f"penstock-{kind}-"
     above = MEMORY if in_memory and os.access(MEMORY, os.W_OK) else Path(tempfile.gettempdir())
@@ -40,7 +40,7 @@ def scratch_folder(kind: str, *, in_memory: bool = False) -> Iterator[Path]:
 
 
 def remove_stale(prefix: str, above: Path | None = None) -> None:
-    """Removes this user's folders of killed runs: unlocked, and not used by any process."""
+    """Removes folders of this user's killed runs, which no process locks or uses."""
     for folder in (above or Path(tempfile.gettempdir())).glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             found = folder.lstat()

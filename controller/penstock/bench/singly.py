@@ -1,8 +1,8 @@
 """Benchmark of the shim's overhead for single launches on an idle stream, and in decode-like loops.
 
-A launch that directly follows another profits from it: a marker is pending, a cost was just
-learned. Programs that launch singly, such as an inference server or eager PyTorch, have none of
-that. Kernels are so short that no launch waits at the gate.
+A launch that directly follows another launch benefits from it, because a marker is pending and a
+cost has just been learned. Programs that launch singly, such as an inference server or eager
+PyTorch, lack this benefit. Kernels are so short that no launch waits at the gate.
 """
 
 from __future__ import annotations
@@ -23,12 +23,17 @@ if TYPE_CHECKING:
     from penstock.bench.stage import StageTenant
 
 GATED = 50.0  # percent, for single launches
-GATED_BACK_TO_BACK = 99.0  # with less, such launches would have to wait
-CALLS = {0: 20_000, 40: 4_000, 200: 1_000, 1000: 300}  # gap in us: timed launches per round and arm
+GATED_BACK_TO_BACK = 99.0  # with a lower quota, back-to-back launches would have to wait
+CALLS = {
+    0: 20_000,
+    40: 4_000,
+    200: 1_000,
+    1000: 300,
+}  # by gap in us: timed launches per round and arm
 DECODE_CALLS = 20_000  # a thread
-KINDS = 200  # of a token's launches
+KINDS = 200  # different kernels among a token's launches
 THREADS = (1, 4)
-# Limits on the cost of a launch: HAMi-core's, for the same work on a simulated H200.
+# Limits on a launch's added cost: what HAMi-core adds to the same work on a simulated H200.
 TARGETS_NS = {
     ("ungated", 0): 53, ("gated", 0): 67,
     ("ungated", 40): 75, ("gated", 40): 81,
@@ -52,7 +57,7 @@ class SinglyRow:
     added_low_ns: float
     added_high_ns: float
     added_mean_ns: float
-    target_ns: float | None  # limit; None: no target
+    target_ns: float | None  # limit; None if there is no target
     rounds: int
     calls: int  # per round, arm and thread
     load: float  # load average of the last minute at the measurement
@@ -66,7 +71,7 @@ class _Pattern:
     gated: float = GATED
     kinds: int = 1
     threads: int = 1
-    gap_us: int | None = None  # between launches; None: not of that series
+    gap_us: int | None = None  # between launches; None for a decode-like loop
 
     def words(self) -> list[str]:
         """The program's command line."""
@@ -81,7 +86,7 @@ def _singly(gap_us: int, calls: int) -> _Pattern:
 
 
 def _decode(threads: int, calls: int) -> _Pattern:
-    """Tokens of `KINDS` launches on the default stream, each waited for, and a pause."""
+    """Tokens of `KINDS` launches on the default stream, each followed by a wait and a pause."""
     return _Pattern(
         "decode",
         ("--default-stream", "--pause-us", "300", "--kernel-us", "0.5"),
@@ -105,8 +110,8 @@ def run(
     Args:
         simulate: profile of the simulated device.
         rounds: how often each arm runs.
-        calls: gap in microseconds to timed launches; 0: back to back.
-        decode_calls: timed launches of a decode-like loop, a thread.
+        calls: timed launches by gap in microseconds; a gap of 0 means back to back.
+        decode_calls: timed launches of a decode-like loop, per thread.
         progress: called with (patterns done, patterns).
 
     Raises:
@@ -116,7 +121,7 @@ def run(
     patterns += [_decode(threads, decode_calls) for threads in THREADS]
     rows: list[SinglyRow] = []
     with Stage(simulate) as stage:
-        # Separate tenants: an arm must not use costs that another one learned.
+        # Use separate tenants, so that an arm does not use costs that another arm learned.
         made: dict[float, StageTenant] = {
             cores: stage.tenant(f"cores-{cores:g}", cores)
             for cores in (100.0, GATED, GATED_BACK_TO_BACK)
@@ -168,7 +173,7 @@ def _name(row: SinglyRow) -> str:
 
 
 def figures(rows: Sequence[SinglyRow]) -> list[Figure]:
-    """A row of the results for each pattern and arm with a target."""
+    """One row of the results table for each pattern and arm that has a target."""
     return [
         Figure(
             f"launch {_name(row)}, {row.arm} ({row.cores:g} %): added median",

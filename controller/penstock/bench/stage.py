@@ -1,6 +1,6 @@
-"""Test bed for benchmarks: one simulated device, tenants on it, and programs that keep it busy.
+"""Stage, the test bed of benchmarks: a simulated machine, tenants, and programs that keep it busy.
 
-Tenants get real pages and the real shim, without a supervisor: only the benchmark changes their
+Tenants get real pages and the real shim but no supervisor, so only the benchmark changes their
 limits. Their usage is read from the device's own record.
 """
 
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 LAUNCHER = "penstock-launcher"
 KERNEL_RULES = "*spin=param0,meet=until0,decide=sets0,relay=launches0"
 MEMORY_BYTES = 100 << 30
+_OF_TENANT = ("suspended", "released", "released_ns", "mode")
 
 
 class StageError(RuntimeError):
-    """A program on the stage failed; the message holds its output."""
+    """A program on the stage failed; the message includes the program's output."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,26 @@ class StageTenant:
     def change(self, **fields: Any) -> int:  # noqa: ANN401 - fields of DeviceLimit
         """Change limits while programs run; returns CLOCK_MONOTONIC of the change.
 
-        `suspended` and `mode` apply to the tenant, all other fields to the device.
+        `suspended`, `released`, `released_ns` and `mode` apply to the tenant, all other fields to
+        its first device.
         """
 
         def edit(limits: Limits) -> Limits:
-            whole = {key: fields.pop(key) for key in ("suspended", "mode") if key in fields}
+            whole = {key: fields.pop(key) for key in _OF_TENANT if key in fields}
             device = replace(limits.devices[0], **fields)
-            return replace(limits, devices=(device,), **whole)
+            return replace(limits, devices=(device, *limits.devices[1:]), **whole)
 
         self._writer.change(edit)
         return time.monotonic_ns()
+
+    def swap_devices(self) -> None:
+        """Exchange the first two devices, after the driver moved the tenant between them."""
+
+        def edit(limits: Limits) -> Limits:
+            first, second, *rest = limits.devices
+            return replace(limits, devices=(second, first, *rest))
+
+        self._writer.change(edit)
 
     def close(self) -> None:
         """Close the pages."""
@@ -82,10 +93,10 @@ class StageTenant:
 
 
 class Stage:
-    """One simulated device and its tenants. Use as a context manager."""
+    """A simulated machine and its tenants. Use it as a context manager."""
 
     def __init__(self, profile: str = "h200") -> None:
-        """`profile`: a simulated device, or several: "h200,8"."""
+        """`profile` names a simulated device, or several devices like "h200,8"."""
         self._profile = profile
         self._stack = contextlib.ExitStack()
         self._tenants: dict[str, StageTenant] = {}
@@ -122,8 +133,8 @@ class Stage:
     ) -> StageTenant:
         """A new tenant with `cores` percent of each device of the machine.
 
-        `sharers`: tenants with a grant on it, this one included. `allowance`: percent that an
-        elastic tenant may use right now (default: its cores).
+        `sharers` is the number of tenants with a grant, including this tenant. `allowance` is the
+        percentage that an elastic tenant may use right now (default: its cores).
         """
         permille = round(cores * 10)
         limits = Limits(
@@ -153,7 +164,7 @@ class Stage:
         program: str | None = None,
         tag: str = "bare",
     ) -> subprocess.Popen[str]:
-        """Start a program under `tenant`'s shim (None: without a shim, recorded as `tag`)."""
+        """Start a program under `tenant`'s shim; if None, without a shim and recorded as `tag`."""
         command = [program or str(paths.workload_path(LAUNCHER)), *arguments]
         child = subprocess.Popen(
             command,
@@ -167,7 +178,7 @@ class Stage:
         return child
 
     def environment(self, tenant: StageTenant | None, tag: str = "bare") -> dict[str, str]:
-        """Environment of a program under `tenant`'s shim (None: without a shim)."""
+        """Environment of a program under `tenant`'s shim, or without a shim if `tenant` is None."""
         name = tenant.name if tenant else tag
         environment = {
             **os.environ,
@@ -180,10 +191,10 @@ class Stage:
         return environment
 
     def wait_until_busy(self, names: Sequence[str], seconds: float = 10) -> None:
-        """Return once every one of `names` has used the device.
+        """Wait until every tenant in `names` has used the device.
 
         Raises:
-            StageError: one of them did not within `seconds`, or a program ended before.
+            StageError: a tenant did not use it within `seconds`, or a program ended before.
         """
         give_up = time.monotonic() + seconds
         while not all(self.sample().busy_ns.get(name) for name in names):
@@ -193,7 +204,7 @@ class Stage:
             time.sleep(0.01)
 
     def sample(self, device: int = 0) -> Sample:
-        """The busy time of the device with index `device` for each tenant until now."""
+        """Busy time so far of the device with index `device`, by tenant."""
         busy: dict[str, int] = {}
         at_ns = time.monotonic_ns()
         for record in self.machine.record(device):
@@ -228,14 +239,14 @@ class Stage:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def check_programs(self) -> None:
-        """Raises StageError if a program has failed."""
+        """Raises `StageError` if a program has failed."""
         for program in self._programs:
             if program.poll():
                 _, errors = program.communicate()
                 raise StageError(f"{program.args!r} ended with {program.returncode}: {errors}")
 
     def finish(self, program: subprocess.Popen[str]) -> dict[str, Any]:
-        """Wait for a launcher's end and return its report.
+        """Wait until a launcher ends, and return its report.
 
         Raises:
             StageError: the launcher failed.
@@ -249,7 +260,7 @@ class Stage:
 
 
 def windows(samples: Sequence[Sample], name: str, length_s: float = 1.0) -> Iterator[Window]:
-    """The tenant's share over every interval of `length_s` between two samples."""
+    """The tenant's share over every interval of `length_s` that starts and ends at a sample."""
     length_ns = round(length_s * 1e9)
     last = 0
     for first, begin in enumerate(samples):

@@ -1,7 +1,8 @@
 """Benchmark of the shim's overhead at process start, for programs with and without GPU use.
 
-Every round runs the program with and without the shim; the difference is taken within a round.
-First driver calls are measured alone in their tenant, and with other processes that hold slots.
+Every round runs the program with and without the shim, and the difference is taken within a round.
+First driver calls are measured with no other process in the tenant, and with other processes that
+hold slots.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PHASES = ("load_ns", "init_ns", "context_ns", "allocate_ns")
 
 @dataclass(frozen=True)
 class StartRow:
-    """Overhead of the shim for one kind of start; microseconds."""
+    """Overhead of the shim for one kind of start, in microseconds."""
 
     what: str  # no gpu: a process from spawn to its end; first calls: dlopen to first allocation
     neighbours: int  # other running processes of the tenant

@@ -1,8 +1,8 @@
-"""Benchmark of a quota on a node short of processors: busy loops run on the program's two.
+"""Benchmark of a quota on a node short of processors, where busy loops take the program's two.
 
-Threads of the program decide on its launches. If they seldom get a processor, the program launches
-less than the quota allows, or they notice too late that it launched more. Due is the quota, or what
-the program gets beside the same loops without the shim if that is less. The reference is the
+Threads of the program decide on its launches. If these threads seldom run, the program launches
+less than the quota allows, or the threads notice too late that it launched more. The program is due
+its quota, or less if it gets less beside the same loops without the shim. The reference is the
 simulated device's own record.
 """
 
@@ -35,7 +35,7 @@ WORKLOADS = (
 )
 WITHIN_POINTS = 3.0
 WARM_UP_S = 1.0
-LOOPS_END_S = 300.0  # the loops end by themselves even if the benchmark is killed
+LOOPS_END_S = 300.0  # the loops end after this time even if the benchmark is killed
 SPIN = """
 import sys, time
 end = time.monotonic() + float(sys.argv[1])
@@ -54,7 +54,7 @@ class StarvedRow:
     sync_every: int  # launches between two synchronisations; 0: backlogged
     loops: int
     processors: int
-    full_percent: float  # of the same program beside the loops, without the shim
+    full_percent: float  # use by the same program beside the loops, without the shim
     due_percent: float  # the smaller of quota and `full_percent`
     mean_error_points: float  # of 1 s windows, against what is due
     worst_error_points: float
@@ -111,9 +111,9 @@ def run(
 
 @contextlib.contextmanager
 def _crowd(loops: int) -> Iterator[int]:
-    """Runs busy loops on two processors, and binds this process and its children to them.
+    """Runs busy loops on two processors, and binds this process and its children to these.
 
-    Yields the number of these processors: a machine may have only one.
+    Yields the number of the processors, because a machine may have only one.
     """
     before = os.sched_getaffinity(0)
     chosen = set(sorted(before)[:PROCESSORS])
@@ -133,9 +133,9 @@ def _crowd(loops: int) -> Iterator[int]:
 def _percents(
     simulate: str, quota: float | None, workload: Workload, seconds: float
 ) -> tuple[float, list[float]]:
-    """The device's busy percent for the program: over the whole time, and by 1 s windows.
+    """The device's busy percentage for the program, over the whole time and in 1 s windows.
 
-    `quota` None: without the shim.
+    If `quota` is None, the program runs without the shim.
     """
     with Stage(simulate) as stage:
         tenant = None if quota is None else stage.tenant("starved", quota)
@@ -157,7 +157,7 @@ def _name(row: StarvedRow) -> str:
 
 
 def figures(rows: Sequence[StarvedRow]) -> list[Figure]:
-    """The results as one row."""
+    """The results as one row of the results table."""
     worst = max(rows, key=lambda row: row.mean_error_points)
     good = [row for row in rows if row.mean_error_points <= WITHIN_POINTS]
     median = statistics.median(row.mean_error_points for row in rows)

@@ -1,10 +1,10 @@
-"""Benchmark of lasting costs: how much earlier work slows down each later launch.
+"""Benchmark of lasting costs: how much each launch is slowed down by the work that came before it.
 
-It compares a launch after a million grids, after ten thousand unloaded modules, or beside hundreds
-of shared allocations with the same launch of the same process before.
+A launch after a million grids, after ten thousand unloaded modules, or beside hundreds of shared
+allocations is compared with the same launch earlier in the same process.
 
-Without the shim the driver may get slower as well: the result is the growth under the shim minus
-that without it.
+Because the driver may get slower without the shim as well, the result is the growth under the shim
+minus the growth without the shim.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 COUNTS = {"grids": 1_000_000, "modules": 10_000, "shares": 760}
 NAMES = {"grids": "new grids", "modules": "unloaded modules", "shares": "shared allocations"}
 CALLS = 10_000
-KINDS = 64  # launched before and after
+KINDS = 64  # different kernels launched before and after
 CORES = 99.0
 MOST_NS = 30  # limit on the additional cost of a launch
 
 
 @dataclass(frozen=True)
 class StaysRow:
-    """One possible lasting cost; nanoseconds per launch, medians over rounds."""
+    """One possible lasting cost, in nanoseconds per launch, as medians over rounds."""
 
     after: str
     wanted: int
@@ -132,7 +132,7 @@ def _row(
 
 
 def figures(rows: Sequence[StaysRow]) -> list[Figure]:
-    """One row of the results for each of `rows`."""
+    """One row of the results table for each of `rows`."""
     return [
         Figure(
             f"a launch after {row.wanted:,} {row.after}, less the same before",

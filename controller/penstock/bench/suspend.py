@@ -1,6 +1,6 @@
 """Benchmark of suspension: device time after a suspend, and delay until work after a resume.
 
-The reference is the device's own record: busy time after the flag was set is work in flight.
+The reference is the device's own record. Busy time after the flag was set is work in flight.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 KERNELS_US = (200, 2000, 20000)
 CORES = 50.0  # percent
-IN_FLIGHT_BOUND_MS = 20.0  # the gate's period: the most it admits ahead
+IN_FLIGHT_BOUND_MS = 20.0  # the gate's period, which is the most it admits ahead
 QUIET_S = 0.4
 BACK_S = 5.0
 
 
 @dataclass(frozen=True)
 class SuspendRow:
-    """A backlogged tenant, suspended and resumed repeatedly; milliseconds."""
+    """A backlogged tenant that is suspended and resumed repeatedly; times in milliseconds."""
 
     kernel_us: float
     busy_after_median_ms: float  # device time after the flag was set

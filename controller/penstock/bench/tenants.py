@@ -1,7 +1,7 @@
 """Benchmark of shares: several `penstock run` tenants on one device, supervisors included.
 
-Everything is set up as by a user. Each tenant runs one backlogged program; the reference is the
-simulated device's own record.
+Tenants are set up as a user would do it. Each tenant runs one backlogged program; the reference is
+the simulated device's own record.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from penstock_shim.simulator import Machine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from penstock.model.limits import Mode
+    from penstock.model.terms import Mode
 
-# Percent of the device; the rest goes into context switches, every 2 ms on a simulated device.
+# Percent of the device. Context switches, every 2 ms on a simulated device, take the rest.
 SHARES: dict[int, tuple[int, ...]] = {
     2: (60, 35),
     4: (35, 30, 20, 10),
@@ -48,7 +48,7 @@ class TenantsRow:
     tenants: int
     mode: Literal["strict", "elastic"]
     shares: str  # granted, percent
-    due: str  # share due to each: its grant; in elastic mode its part of the total
+    due: str  # share due to each tenant: its grant, or in elastic mode its part of the total
     got: str
     worst_error_points: float  # of a tenant, over the whole measurement
     worst_window_points: float  # 95 % of the tenants' 1 s windows are closer than this

@@ -1,7 +1,7 @@
-"""The `penstock` command. One file a sub-command; `app.py` lists them.
+"""The `penstock` command. Each sub-command has its own file; `app.py` lists them.
 
-`penstock run` wraps every command of a user, so start-up time counts: sub-commands import what they
-need when they run, not when the command line is parsed.
+Users start every GPU program through `penstock run`, so its start-up time matters: sub-commands
+import the modules they need when they run, not when the command line is parsed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of a pipe went away (`penstock ps | head`): end quietly, as other tools do.
+        # The reader closed the pipe (`penstock ps | head`). Exit quietly, as other tools do.
         _give_up_output()
         sys.exit(141)
     except Exception as error:
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _fill_closed_descriptors() -> None:
-    """Opens /dev/null on closed standard streams, so that no file of ours takes their numbers."""
+    """Opens /dev/null on closed standard streams so that no other file gets descriptors 0 to 2."""
     descriptor = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)  # the lowest free number
     while descriptor <= 2:
         descriptor = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -51,5 +51,5 @@ def _fill_closed_descriptors() -> None:
 
 
 def _give_up_output() -> None:
-    """Points stdout at /dev/null: a failed last flush would print more and change the exit code."""
+    """Redirects stdout to /dev/null so that a failed flush at exit cannot change the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

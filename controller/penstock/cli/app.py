@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import (
+from penstock.cli.commands import (
     agent,
     bench,
     demo,
@@ -19,6 +19,7 @@ from penstock.cli import (
     grant,
     kube,
     policy,
+    pool,
     ps,
     quota,
     run,
@@ -48,19 +49,21 @@ SUB_COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
     "revoke": tenant.revoke,
     "agent": agent.app,
     "kube": kube.app,
+    "pool": pool.app,
     "policy": policy.app,
     "shim": shim.app,
     "bench": bench.app,
     "demo": demo.demo,
     "doctor": doctor.doctor,
 }
-WRAPPERS = {"run", "simulate", "doctor"}  # their last arguments are another command
+WRAPPERS = {"run", "simulate", "doctor"}  # commands whose last arguments are another command
 
 
 def command_line(word: str = "") -> typer.Typer:
     """The Typer app for a command line that begins with `word`.
 
-    If `word` is a sub-command, only that one is built: building all takes as long as many commands.
+    If `word` is a sub-command, only that sub-command is built, because building all of them takes
+    as long as many commands need to run.
     """
     app = typer.Typer(
         name="penstock",

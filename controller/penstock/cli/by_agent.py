@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from penstock.node.launch.child import Child
     from penstock.node.rpc import AgentClient, EventMessage, GrantedMessage, TenantMessage
 
-LOOK_S = 3600.0  # the agent supervises the tenant: only signals wake this process
+LOOK_S = 3600.0  # the agent supervises the tenant, so only signals need to wake this process
 AWAITED_S, AWAITED_LOOK_S = 3.0, 0.05
-# Agent events that end a program, and the words for the user who started it.
+# Agent events that end a program, and the words that describe each of them to the user.
 ENDINGS = {
     "terminate": "ended by the agent (SIGTERM)",
     "kill": "ended by the agent (SIGKILL)",
@@ -29,14 +29,17 @@ ENDINGS = {
 }
 KILLED = {128 + signal.SIGTERM, 128 + signal.SIGKILL}
 LATELY_S = 2.0
-RECORDED_LOOKS = 6  # polls: an event is recorded a moment after the action
+RECORDED_LOOKS = 6  # number of polls, because an event is recorded shortly after the action
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 
 
 def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> int | None:
-    """Runs the command as a tenant of the agent; returns its exit code, or None without an agent.
+    """Runs the command as a tenant of the agent.
 
-    Raises `PenstockError` if the agent does not grant it.
+    Returns the command's exit code, or None if there is no agent.
+
+    Raises:
+        PenstockError: the agent does not grant the tenant.
     """
     from penstock.node.launch.child import CommandNotStartedError, block_signals, unblock_signals
     from penstock.node.tenants.state import agent_sockets
@@ -47,7 +50,8 @@ def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> in
     from penstock.node.rpc import find_agent
 
     agent = find_agent(state_dir)
-    # A killed agent leaves its socket, and is back in a moment if a service manager restarts it.
+    # A killed agent leaves its socket behind. If a service manager restarts the agent, it responds
+    # again within moments.
     deadline = time.monotonic() + AWAITED_S
     while agent is None and agent_sockets(state_dir) and time.monotonic() < deadline:
         if (received := signal.sigtimedwait(ENDING, AWAITED_LOOK_S)) is not None:
@@ -56,7 +60,7 @@ def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> in
     if agent is None:
         unblock_signals(blocked)
         for file in agent_sockets(state_dir):
-            say(f"no agent answered at {file} within {AWAITED_S:g} s: continuing without one")
+            say(f"no agent responded at {file} within {AWAITED_S:g} s; continuing without an agent")
         return None
     with agent:
         try:
@@ -66,7 +70,7 @@ def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> in
             return error.exit_code
     for line in [] if quiet else [*granted.notes, _summary(granted.tenant)]:
         say(line)
-    # The agent notices our exit, and ends the tenant with its last process.
+    # The agent notices this process's exit, and ends the tenant when its last process ends.
     code = child.wait(lambda: None, LOOK_S)
     if code != 0 and (why := _why_ended(state_dir, granted.tenant.name, code)):
         say(why)
@@ -74,7 +78,7 @@ def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> in
 
 
 def _why_ended(state_dir: Path | None, name: str, code: int) -> str | None:
-    """The agent's last action that has just ended the tenant, in words; None if there is none."""
+    """Describes the agent's action that has just ended the tenant; None if there was none."""
     from penstock.model import PenstockError
     from penstock.node.rpc import find_agent
 
@@ -89,7 +93,7 @@ def _why_ended(state_dir: Path | None, name: str, code: int) -> str | None:
                 if found:
                     break
                 time.sleep(AWAITED_LOOK_S)
-    except PenstockError:  # the agent is restarting; the event stays on record
+    except PenstockError:  # the agent is restarting; the event remains recorded
         return None
     if not found:
         return None
@@ -101,7 +105,7 @@ def _why_ended(state_dir: Path | None, name: str, code: int) -> str | None:
 
 
 def _has_just_ended(event: EventMessage, code: int) -> bool:
-    """Whether `event` can explain the exit: an older one that ended a child cannot."""
+    """Whether `event` can explain the exit: an older event may have ended only a child process."""
     if event.event not in ENDINGS:
         return False
     return code in KILLED or time.time() - event.time.ToNanoseconds() / 1e9 < LATELY_S
@@ -110,7 +114,7 @@ def _has_just_ended(event: EventMessage, code: int) -> bool:
 def agent_of_another(state_dir: Path | None) -> AgentClient | None:
     """The agent of another user, usually root, whose files this user cannot read.
 
-    None if there is no agent, or if it is our own.
+    Returns None if there is no agent, or if the agent runs as this user.
     """
     from penstock.node.tenants.state import agent_sockets
 
@@ -127,7 +131,8 @@ def agent_of_another(state_dir: Path | None) -> AgentClient | None:
 def resize_by_agent(state_dir: Path | None, name: str, change: Resize) -> list[str] | None:
     """Resizes a tenant of the agent; returns lines to print, or None if no agent owns the tenant.
 
-    Raises `PenstockError` if the agent refuses.
+    Raises:
+        PenstockError: the agent refuses the change.
     """
     from penstock.model import PenstockError
     from penstock.node.tenants.state import agent_sockets
@@ -152,9 +157,9 @@ def resize_by_agent(state_dir: Path | None, name: str, change: Resize) -> list[s
 def start_by_agent(
     agent: AgentClient, request: Request, blocked: set[int]
 ) -> tuple[Child, GrantedMessage]:
-    """Requests a tenant and starts its command; returns the child and the agent's answer.
+    """Requests a tenant and starts its command; returns the child process and the agent's response.
 
-    `blocked`: the signals that `block_signals` returned.
+    `blocked` is the set of signals that `block_signals` returned.
 
     Raises:
         PenstockError: the agent does not grant the tenant.

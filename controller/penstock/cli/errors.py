@@ -1,4 +1,4 @@
-"""Messages for user errors: which exceptions get one, and its text."""
+"""Messages for user errors: which exceptions are user errors, and the text shown for each."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from penstock.model import PenstockError, QuantityError
 
 _OTHER_STATE = "name another state directory with --state-dir or $PENSTOCK_STATE_DIR"
 _ADVICE = {
-    errno.ENOSPC: "free some space or write elsewhere",
-    errno.EDQUOT: "free some space or write elsewhere",
+    errno.ENOSPC: "free up disk space or write elsewhere",
+    errno.EDQUOT: "free up disk space or write elsewhere",
     errno.EROFS: _OTHER_STATE,
     errno.EACCES: f"check its permissions, or {_OTHER_STATE}",
     errno.EISDIR: "a file belongs there: remove or rename that directory",
@@ -27,8 +27,8 @@ def user_message(error: BaseException) -> str | None:
         what = error.filename or "cannot read or write"
         advice = _ADVICE.get(error.errno or 0)
         return f"{what}: {error.strerror or error}" + (f"; {advice}" if advice else "")
-    # Errors of the shim's binding (pages, simulator) carry the same kind of text. Their module is
-    # compared by name, so that commands that need no shim do not import it.
+    # Errors of the shim's Python binding (pages, simulator) have the same kind of text. Their
+    # module is compared by name so that commands without a shim need not import it.
     if any(kind.__module__.startswith("penstock_shim.") for kind in type(error).__mro__):
         return str(error)
     return None

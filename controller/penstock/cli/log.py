@@ -1,7 +1,7 @@
 """Event log of serving processes: one line per event on stderr.
 
-The reader of stderr (a journal, a terminal, a pager) may stop reading. So a separate thread writes
-there, and lines beyond a limit are lost, the oldest first.
+The reader of stderr (a journal, a terminal, a pager) may stop reading. Therefore a separate thread
+writes the lines, and when too many lines are waiting, the oldest are dropped.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MOST_LINES = 1000  # waiting to be written
-ENDS_WITHIN_S = 1.0  # at the end of the process
+MOST_LINES = 1000  # lines waiting to be written
+ENDS_WITHIN_S = 1.0  # time limit for writing the remaining lines at exit
 
 
 class _Lines:
-    """Lines that a thread writes to a descriptor."""
+    """A queue of lines that a thread writes to a file descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -34,7 +34,8 @@ class _Lines:
         self._came = threading.Condition()
         self._writes = False
         thread = threading.Thread(target=self._write, name="log", daemon=True)
-        # The program may block signals later, to wait for them: this thread must not get them.
+        # The program may later block signals in order to wait for them, so this thread must not
+        # receive any.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             thread.start()
@@ -48,7 +49,7 @@ class _Lines:
             self._came.notify_all()
 
     def flush(self) -> None:
-        """Waits until all is written, but no longer than `ENDS_WITHIN_S`."""
+        """Waits until all lines are written, but no longer than `ENDS_WITHIN_S`."""
         with self._came:
             self._came.wait_for(lambda: not self._waiting and not self._writes, ENDS_WITHIN_S)
 
@@ -64,21 +65,21 @@ class _Lines:
                 raw = raw[self._written(raw) :]
 
     def _written(self, raw: bytes) -> int:
-        """How many bytes are written, or given up."""
+        """Number of bytes that were written or that cannot be written."""
         try:
             return os.write(self._descriptor, raw)
         except BlockingIOError:  # the parent made the descriptor non-blocking
             time.sleep(0.01)
             return 0
-        except OSError:  # the reader is gone
+        except OSError:  # the reader has closed its end
             return len(raw)
 
 
 def log_as(program: str) -> Callable[..., None]:
-    """Writes an event and its fields: a line of JSON for a journal, words for a terminal."""
+    """Returns a function that logs an event with its fields: as JSON, or as words on a terminal."""
     try:
         put = _Lines(sys.stderr.fileno()).put
-    except (io.UnsupportedOperation, ValueError):  # it has no descriptor
+    except (io.UnsupportedOperation, ValueError):  # stderr has no file descriptor
 
         def put(line: str) -> None:
             print(line, file=sys.stderr, flush=True)

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
-# `penstock run -- prog -v`: what follows the first word of the command belongs to the command.
+from penstock.model.terms import MODES, Mode
+
+# `penstock run -- prog -v`: options after the command's first word belong to the command.
 AS_IS = {"allow_interspersed_args": False}
-
-
-class Mode(str, Enum):
-    """Strict: never above the quota. Elastic: may use what others leave idle."""
-
-    value: Literal["strict", "elastic"]
-    strict = "strict"
-    elastic = "elastic"
 
 
 class Output(str, Enum):
@@ -42,40 +36,39 @@ def check_command(command: list[str]) -> None:
 
 
 def finite(value: float) -> float:
-    """Callback for a number of seconds: rejects nan and inf."""
+    """Option callback for a number of seconds that rejects nan and inf."""
     if not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number of seconds")
     return value
 
 
-Choice = TypeVar("Choice", bound=Enum)
+Choice = TypeVar("Choice", bound=str)
 
 
-def one_of(kind: type[Choice]) -> Callable[[str], Choice]:
-    """A parser for the words of `kind`; its error suggests the nearest word."""
+def one_of(choices: Iterable[Choice]) -> Callable[[str], Choice]:
+    """Returns a parser for one of `choices` (words or an Enum) whose error suggests the nearest."""
+    words = {str(getattr(one, "value", one)): one for one in choices}
 
     def parse(word: str) -> Choice:
         from penstock.model import nearest
 
-        try:
-            return kind(word)
-        except ValueError:
-            words = [str(one.value) for one in kind]
-            near = nearest(word, words)
-            hint = f"; did you mean {near}?" if near else ""
-            raise typer.BadParameter(f"{word!r} is not {' or '.join(words)}{hint}") from None
+        if word in words:
+            return words[word]
+        near = nearest(word, words)
+        hint = f"; did you mean {near}?" if near else ""
+        raise typer.BadParameter(f"{word!r} is not {' or '.join(words)}{hint}")
 
     return parse
 
 
 def directory(name: str) -> Path:
-    """Parser for a directory; rejects the empty name, which would mean the current directory."""
+    """Parser for a directory name; rejects "", which would mean the current directory."""
     if not name:
         raise typer.BadParameter("its name is empty; perhaps a shell variable is not set")
     return Path(name)
 
 
-# The meaning of an option is stated once, here; its default is stated by each command.
+# The help text of a shared option is defined once, here; each command defines its own default.
 StateDir = Annotated[
     Path | None,
     typer.Option(
@@ -114,7 +107,7 @@ ModeChoice = Annotated[
     Mode | None,
     typer.Option(
         "--mode",
-        parser=one_of(Mode),
+        parser=one_of(MODES),
         metavar="MODE",
         help="strict (never above the quota) or elastic (uses idle time).",
     ),
@@ -139,4 +132,27 @@ Oversubscribe = Annotated[
 ]
 Grace = Annotated[
     str, typer.Option(metavar="TIME", help="Time from SIGTERM to SIGKILL: 10s, 1m or 0.")
+]
+Web = Annotated[
+    bool, typer.Option("--web", help="Show it live on a read-only web page, on this machine alone.")
+]
+WebAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDR:PORT", help="Serve the web page there; implies --web (127.0.0.1:9480)."
+    ),
+]
+WebOpen = Annotated[
+    bool,
+    typer.Option(
+        "--web-open",
+        help="Allow a --web-address that others can reach. It asks nobody who they are.",
+    ),
+]
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Kubeconfig of the cluster (default: this Pod's)."),
+]
+Qps = Annotated[
+    float, typer.Option(min=1, metavar="N", help="Average requests per second to the API server.")
 ]

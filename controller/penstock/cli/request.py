@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cli.options import Mode
 from penstock.cli.say import say
 
 if TYPE_CHECKING:
     from penstock.devices import DeviceBackend
+    from penstock.model.terms import Mode
     from penstock.node.admission.admit import Request
     from penstock.node.tenants.grant import Grant
     from penstock.node.tenants.state import State
@@ -31,9 +31,12 @@ def refuse_inside_a_tenant() -> None:
 
 
 def open_source(state: State, simulate: str | None, place: str = "") -> DeviceBackend:
-    """The simulated machine if one is requested, else the real devices. Raises `PenstockError`.
+    """The simulated machine if `simulate` or the environment names one, else the real devices.
 
-    `place`: simulated devices of different places have different UUIDs.
+    Simulated devices with different values of `place` have different UUIDs.
+
+    Raises:
+        PenstockError: the devices cannot be opened.
     """
     if simulate is not None:
         from penstock.node.tenants.simulated_machines import simulated_machine
@@ -52,16 +55,19 @@ def policy_of(file: Path, command: str) -> LoadedPolicy:
     return policy_for_command(load_files([file]), command, user_name(), os.getuid())
 
 
-POLICIES = Path("/etc/penstock/policies")  # the node's: see `chosen_policy`
+POLICIES = Path("/etc/penstock/policies")  # the node's policies; see `chosen_policy`
 
 
 def chosen_policy(
     file: Path | None, command: str, memory: str | None, cores: str | None
 ) -> LoadedPolicy | None:
-    """The policy in `file`; without it and without a complete quota, the node's for this command.
+    """The policy in `file`; without a file or a complete quota, the node's policy for the command.
 
-    The node's policies are in $PENSTOCK_POLICIES or /etc/penstock/policies. None if none matches.
-    Raises `PenstockError`.
+    The node's policies are in $PENSTOCK_POLICIES or /etc/penstock/policies. Returns None if none of
+    them matches.
+
+    Raises:
+        PenstockError: a policy cannot be read, several match, or the one in `file` does not.
     """
     if file is not None:
         return policy_of(file, command)
@@ -90,16 +96,20 @@ def request_of(
     *,
     all_by_default: bool = False,
 ) -> Request:
-    """A request from options, policy and defaults, in this order of precedence.
+    """Builds a request from options, policy and defaults, in this order of precedence.
 
-    `all_by_default`: a limit that is not given is all that is free. Raises `PenstockError` if a
-    limit is missing.
+    With `all_by_default`, a limit that is not given defaults to everything that is free.
+
+    Raises:
+        PenstockError: a limit is missing.
     """
     from penstock.model import PenstockError, parse_cores, parse_memory
-    from penstock.model.limits import DEFAULT_GRACE_NS, DEFAULT_STEP
     from penstock.node.admission.admit import Request
+    from penstock.policy.resolve import Settings, resolve
 
     spec = loaded.policy.spec if loaded else None
+    options = Settings(mode=mode)
+    policy = Settings.of_policy(spec, str(loaded)) if spec else Settings()
     limits = spec.limits if spec else None
     memory_bytes = [limits.memory] if limits and limits.memory is not None else None
     permille = [limits.cores] if limits and limits.cores is not None else None
@@ -122,15 +132,11 @@ def request_of(
         memory_bytes=memory_bytes,
         cores_permille=permille,
         tflops=tflops,
-        mode=mode.value if mode else spec.mode if spec else "strict",
         devices=devices,
         count=spec.devices.count if spec else 1,
         name=name,
         oversubscribe=oversubscribe,
-        policy=str(loaded) if loaded else None,
-        allow_unknown=spec.allow_unknown if spec else False,
-        measured=spec.on_exceed.measured if spec else DEFAULT_STEP,
-        grace_ns=spec.on_exceed.grace if spec else DEFAULT_GRACE_NS,
+        **resolve(options, policy).terms(),
     )
 
 
@@ -150,7 +156,7 @@ def summary(grant: Grant) -> str:
 
 
 def warn_of_obstacles(command: str) -> None:
-    """Warns if a program cannot load the shim (its children may), or if MPS makes CUDA fail."""
+    """Warns if the program cannot load the shim (its children may), or if MPS makes CUDA fail."""
     from penstock.node.launch.mps import has_control_pipe, pipe_directory
     from penstock.node.launch.program import find_program, obstacles
 

@@ -1,4 +1,4 @@
-"""`penstock scale` with an agent: replicas are its tenants; they outlive agent and scaler."""
+"""`penstock scale` with an agent: replicas are its tenants, and outlive agent and scaler."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from penstock.node.tenants.state import State
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.autoscaling import SetSpec, SetStore
+    from penstock.autoscaling.set_store import SetSpec, SetStore
     from penstock.node.admission.admit import Request
     from penstock.node.rpc import AgentClient
 
-SET_LABEL = "penstock.io/replica-set"  # on a replica's tenant: the set's directory
-# Run by `python -c`: a user's file in the working directory must not shadow a module.
+SET_LABEL = "penstock.io/replica-set"  # on a replica's tenant; its value is the set's directory
+# Run with `python -c`, so a user's file in the working directory must not shadow a module.
 PROGRAM = (
     "import sys\n"
     "if sys.path and sys.path[0] == '': del sys.path[0]\n"
@@ -27,16 +27,16 @@ PROGRAM = (
 
 
 class AgentTenancy:
-    """Tenants that the agent grants, supervises, and removes when their processes are gone."""
+    """Tenants that the agent grants and supervises, and removes when their processes have ended."""
 
     keeper = PROGRAM
 
     def clear(self, tenant: str) -> None:
-        """Nothing to do: the agent removes the tenant."""
+        """Does nothing, because the agent removes the tenant."""
 
 
 def agent_is_anothers(state_dir: Path | None) -> bool:
-    """Whether another user's agent owns `state_dir`; our sets are then kept elsewhere."""
+    """Whether another user's agent owns `state_dir`; this user's sets are then kept elsewhere."""
     return (
         state_dir is not None
         and State(state_dir).agent_socket.exists()
@@ -45,9 +45,9 @@ def agent_is_anothers(state_dir: Path | None) -> bool:
 
 
 def agent_socket(state_dir: Path | None, store: SetStore) -> str | None:
-    """Socket of the agent that grants the replicas; None without an agent.
+    """Socket of the agent that grants the replicas; None if there is no agent.
 
-    While an agent restarts, its running replicas stay with it.
+    While an agent restarts, its running replicas still belong to it.
     """
     from penstock.autoscaling.process_tree import trees_of
     from penstock.node.tenants.state import agent_sockets
@@ -86,7 +86,8 @@ def main(arguments: list[str]) -> None:
 def _end_predecessor(agent: AgentClient, request: Request) -> None:
     """Frees the replica's name at once if a restarted agent still waits for its processes.
 
-    The replica's keeper holds its lock: none of its processes is left, and none will start.
+    This is safe because the new keeper holds the replica's lock: none of the old processes is left,
+    and none will start.
     """
     for tenant in agent.tenants():
         ours = tenant.labels.get(SET_LABEL) == request.labels[SET_LABEL]
@@ -95,7 +96,7 @@ def _end_predecessor(agent: AgentClient, request: Request) -> None:
 
 
 def room_by_agent(socket: str, request: Request, most: int) -> tuple[int, str]:
-    """How many more of `request` fit on the agent's devices: see `autoscaling.headroom`."""
+    """How many more replicas fit on the agent's devices, like `autoscaling.headroom.room_for`."""
     from penstock.autoscaling.headroom import room_in
     from penstock.devices import Device
     from penstock.node.admission.checks import Free
@@ -112,7 +113,7 @@ def room_by_agent(socket: str, request: Request, most: int) -> tuple[int, str]:
 
 
 def agent_at(socket: str) -> AgentClient:
-    """Client of the agent at `socket`. Raises `PenstockError` if it does not answer."""
+    """Client of the agent at `socket`. Raises `PenstockError` if the agent does not respond."""
     from penstock.node.rpc import find_agent
 
     agent = find_agent(Path(socket).parent) if Path(socket).exists() else None

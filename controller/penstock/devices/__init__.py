@@ -1,4 +1,4 @@
-"""Devices of this machine, real or simulated, behind one interface. None means not available."""
+"""Devices of this machine, real or simulated, behind one interface."""
 
 from penstock.devices.backend import (
     Device,

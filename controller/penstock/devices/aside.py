@@ -1,9 +1,9 @@
-"""Helper process for system calls that may never return: it can be abandoned.
+"""Helper process for system calls that may never return, which can be abandoned.
 
-A user's program can hold locks that the kernel also takes for a reader: its memory map while its
-file system does not respond, its credentials in the middle of execve, a file that it writes from
-such memory. A thread that waits for one of these cannot be ended. So the call is made by a thread
-of `penstock-aside`, which holds nothing of ours: see shim/native/aside/aside.c.
+Some reads must wait for kernel locks that a user's program can hold: the lock of its memory map
+while its file system does not respond, of its credentials during execve, or of a file that it
+writes from such memory. A thread that waits for such a lock cannot be ended. Therefore a thread of
+the program `penstock-aside` makes the call; see shim/native/aside/aside.c.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 READS = ("stat", "environ", "cmdline", "maps", "smaps_rollup", "ns/pid", "ns/time", "ns/mnt")
-"""Files and links of /proc/PID whose reading waits for locks that the process holds.
+"""Files and links of /proc/PID whose readers wait for locks that the process may hold.
 
-Of `environ` only our variables are returned; `ns/mnt` comes with the user who can mount there
-(node/tenants/mount_lookup.py).
+For `environ` only Penstock's variables are returned, for `ns/mnt` also the user who can mount in
+the namespace (node/tenants/mount_lookup.py).
 """
 _CUT, _REMOVE, _OWN = range(len(READS), len(READS) + 3)
 _REQUEST, _ANSWER = struct.Struct("=IIqII"), struct.Struct("=IiqQ")
-SILENT_S = 1.0  # a helper that is silent for so long is abandoned
-LONGEST_S = 3.0  # for all answers to one request
-MOST_LEFT = 8  # abandoned helpers that have not ended
+SILENT_S = 1.0  # a helper that sends nothing for this time is abandoned
+LONGEST_S = 3.0  # for all responses to one request
+MOST_LEFT = 8  # most abandoned helpers that have not ended
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 16.0  # before a file whose read blocked is tried again
 _MOST_PAUSES = 50_000
 _RECEIVED_BYTES = 1 << 18
 
 
 class _Answer(NamedTuple):
-    error: int  # errno; 0: none
+    error: int  # errno, or 0 for success
     raw: bytes
 
 
@@ -53,27 +53,29 @@ class _Pause(NamedTuple):
 
 
 class Aside:
-    """One helper process, started when it is first needed. Thread-safe."""
+    """One helper process, which is started when first needed. Thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
-        self._owner = 0  # the pid that started it: a forked child starts its own
+        self._owner = 0  # the pid that started the helper, because a forked child starts its own
         self._question = 0
         self._received = b""
         self._left: list[subprocess.Popen[bytes]] = []
         self._pauses: dict[tuple[int, str], _Pause] = {}
 
     def read_many(self, pids: Iterable[int], name: str) -> dict[int, bytes]:
-        """/proc/PID/`name`, by pid; leaves out processes that have ended or block the read."""
+        """/proc/PID/`name` of each process, without those that have ended or block the read."""
         answers = self._read(list(pids), name)
         return {pid: answer.raw for pid, answer in answers.items() if not answer.error}
 
     def read(self, pid: int, name: str) -> bytes:
-        """/proc/PID/`name`.
+        """The content of /proc/PID/`name`.
 
-        Raises OSError if the process has ended or is hidden, TimeoutError if it blocks the read.
+        Raises:
+            OSError: the process has ended or is hidden.
+            TimeoutError: the process blocks the read.
         """
         answer = self._read([pid], name).get(pid, _Answer(errno.ETIMEDOUT, b""))
         if answer.error:
@@ -83,12 +85,15 @@ class Aside:
     def cut(self, file: Path, size_bytes: int) -> None:
         """Truncates a file and removes its user attributes.
 
-        Raises OSError; TimeoutError if a process holds the file: it is done when that lets go.
+        Raises:
+            OSError: the file cannot be changed.
+            TimeoutError: a process holds the file's lock; the file is truncated when the process
+                releases it.
         """
         self._change(_CUT, file, size_bytes)
 
     def remove(self, folder: Path) -> None:
-        """Removes a folder and its content, as far as possible. Raises TimeoutError like `cut`."""
+        """Removes as much as possible of a folder. Raises TimeoutError like `cut`."""
         self._change(_REMOVE, folder, 0)
 
     def own(self, file: Path, mode: int) -> None:
@@ -102,7 +107,7 @@ class Aside:
             return len(self._left)
 
     def close(self) -> None:
-        """Ends the helper; it is started again when needed."""
+        """Ends the helper, which is started again when needed."""
         with self._guard:
             self._give_up()
 
@@ -123,7 +128,7 @@ class Aside:
         return pause is not None and now_s < pause.until_s
 
     def _note(self, name: str, now_s: float, asked: Collection[int], late: Collection[int]) -> None:
-        """Pauses reads of processes that blocked one, each time for longer."""
+        """Pauses reads of each process that blocked a read, each time for longer."""
         for pid in asked:
             before = self._pauses.pop((pid, name), None)
             if pid in late:
@@ -141,7 +146,7 @@ class Aside:
             raise OSError(code, os.strerror(code), str(file))
 
     def _ask(self, what: int, numbers: Collection[int], path: bytes = b"") -> dict[int, _Answer]:
-        """The answers by number; one that is missing is not known."""
+        """The responses by number; a number without a response is missing."""
         if not numbers:
             return {}
         with self._guard:
@@ -160,11 +165,11 @@ class Aside:
                 found = {}
                 self._give_up()
             if any(one.error == errno.EBUSY for one in found.values()):
-                self._give_up()  # all its threads are blocked; a new helper has others
+                self._give_up()  # all its threads are blocked, so use a new helper
             return found
 
     def _open(self) -> socket.socket:
-        """The connection. Raises OSError: no helper can be started, or too many are left."""
+        """The connection. Raises OSError if no helper can start, or too many are abandoned."""
         if self._owner != os.getpid():
             self._process = self._socket = None
             self._left, self._received = [], b""
@@ -194,7 +199,7 @@ class Aside:
     def _exchange(
         self, connection: socket.socket, requests: bytes, count: int
     ) -> dict[int, _Answer]:
-        """Sends requests and receives answers. Raises OSError: the helper ended, or is silent."""
+        """Sends requests, receives responses. Raises OSError if the helper ended or is silent."""
         found: dict[int, _Answer] = {}
         left = memoryview(requests)
         poll = select.poll()
@@ -213,11 +218,11 @@ class Aside:
                     raise ConnectionError
                 self._take(raw, found)
         if left:
-            raise TimeoutError  # it has received only part of the requests
+            raise TimeoutError  # the helper has received only part of the requests
         return found
 
     def _take(self, raw: bytes, found: dict[int, _Answer]) -> None:
-        """Parses complete answers; drops late ones, to earlier requests."""
+        """Parses complete responses; drops late responses to earlier requests."""
         raw, at = self._received + raw, 0
         while len(raw) - at >= _ANSWER.size:
             question, error, number, size_bytes = _ANSWER.unpack_from(raw, at)
@@ -243,6 +248,6 @@ class Aside:
 
 
 PROCESSES = Aside()
-"""Reads of /proc."""
+"""The helper for reads of /proc."""
 FILES = Aside()
-"""Changes of tenants' files."""
+"""The helper for changes to tenants' files."""

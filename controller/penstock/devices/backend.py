@@ -1,15 +1,15 @@
 """The device backend protocol, and lookup of devices by index or UUID.
 
-A backend for another vendor fills `DeviceBackend` in a module of `backends/`, and `open` finds it.
-It must report, for each device: a UUID that is stable over restarts and reboots (spelled
-"GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", as the quota page holds its 16 bytes), its memory, and
-the processes that use it, by host pid. Everything else may be "not reported" (None): rated TFLOPS,
-the memory and device time of a single process, utilisation. Without the memory of a process,
-enforcement cannot see a program that bypasses the shim; without its device time or utilisation it
-judges memory alone.
+A backend for another vendor implements `DeviceBackend` in a module of `backends/`, and `open.py`
+selects it. For each device it must report the memory, the processes that use it by host pid, and a
+UUID that survives restarts and reboots (written as "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx",
+because the quota page holds its 16 bytes). Rated TFLOPS, the memory and device time of a single
+process, and utilisation may be None (not reported). Without a process's memory, enforcement cannot
+detect a program that bypasses the shim; without its device time or utilisation, enforcement judges
+only memory.
 
-Vendors' words (XID, MIG, NVML) stay in the backend: error codes are numbers here, and a partition
-is a device that names its parent.
+Vendor terms (XID, MIG, NVML) stay in the backend: here error codes are numbers, and a partition is
+a device that names its parent.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class DeviceLostError(PenstockError):
-    """One device does not respond; the others may."""
+    """A device does not respond; other devices may."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device that can be shared. None: not reported."""
+    """A device that can be shared. A field is None if the value is not reported."""
 
     index: int
     uuid: str
@@ -41,8 +41,8 @@ class Device:
     context_bytes: int  # memory of a process's context; an estimate on real devices
     tflops: float | None  # rated dense fp16/bf16 tensor rate
     simulated: bool
-    parent: str | None = None  # of a partition: UUID of the whole device
-    profile: str | None = None  # of a partition: its size, in the vendor's words
+    parent: str | None = None  # for a partition, the UUID of the whole device
+    profile: str | None = None  # for a partition, its size in the vendor's terms
 
     def __str__(self) -> str:
         kind = "simulated " if self.simulated else ""
@@ -50,13 +50,13 @@ class Device:
 
 
 class DeviceProcess(NamedTuple):
-    """A process as the device or its driver reports it, never as a shim does."""
+    """A process as reported by the device or its driver, never by a shim."""
 
     pid: int
-    tag: str | None  # the tenant, if the device knows it (simulated)
+    tag: str | None  # the tenant, if the device knows it (only simulated devices do)
     memory_bytes: int | None
     peak_memory_bytes: int | None
-    busy_ns: int | None  # device time since it began; exact at `at_ns`
+    busy_ns: int | None  # device time since the process started; exact at `at_ns`
     busy_permille: int | None  # recent utilisation, if only that is known
     at_ns: int  # CLOCK_MONOTONIC
     alive: bool
@@ -67,51 +67,54 @@ class DeviceLook(NamedTuple):
 
     at_ns: int  # CLOCK_MONOTONIC
     processes: Sequence[DeviceProcess]
-    """As returned by `DeviceBackend.processes`. Repeated calls of `look` return the same object for
-    a process that has not changed, and the same sequence if none has: values that were exact at
-    their `at_ns` still are."""
+    """Processes as returned by `DeviceBackend.processes`.
+
+    Repeated calls of `look` return the same object for a process whose values have not changed, and
+    the same sequence if no process has changed. Such values are exact at the new time as well."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """The present state of a device, and what its driver has reported since the last one."""
+    """A device's current state, and what its driver has reported since the last observation."""
 
-    report: DeviceReport  # its `id` is the device's UUID; its health says if the device is lost
-    error_codes: tuple[int, ...] = ()  # as the vendor numbers them, also those of applications
+    report: DeviceReport  # `id` is the device's UUID; `health` says if the device is lost
+    error_codes: tuple[int, ...] = ()  # the vendor's numbers, including application errors
 
 
 @dataclass(frozen=True)
 class DriverLibraries:
-    """Absolute paths of the driver libraries that the shim calls; empty: the shim searches."""
+    """Absolute paths of the driver libraries that the shim calls; if empty, the shim searches."""
 
-    driver: str  # through which programs compute
-    management: str  # through which tools read a device's state
+    driver: str  # library through which programs compute
+    management: str  # library through which tools read a device's state
 
 
 class DeviceBackend(Protocol):
-    """A source of devices that can be shared: inventory, telemetry and their processes."""
+    """A source of devices that can be shared, with their telemetry and processes."""
 
     @property
     def machine(self) -> Path | None:
         """The simulated machine's file; None for real devices."""
 
     def devices(self) -> list[Device]:
-        """All devices, in index order, lost ones included.
+        """All devices in index order, including lost devices.
 
-        Raises `PenstockError` if none can be queried (a simulated machine's file is gone).
+        Raises:
+            PenstockError: no device can be queried, for example because a simulated machine's file
+                is gone.
         """
 
     def observe(self) -> list[Observation]:
-        """The present state of all devices; call it once a second. Never raises for a lost one."""
+        """The current state of all devices; call it once a second. A lost device raises nothing."""
 
     @property
     def released(self) -> str:
-        """Why the driver was released; empty: it was not."""
+        """Why the driver was released; empty if it was not."""
 
     def release(self, reason: str) -> None:
-        """Releases the driver, so that it can be unloaded: all devices count as lost from now on.
+        """Releases the driver so that it can be unloaded; from then on all devices count as lost.
 
-        May be called again. Thread-safe.
+        It may be called repeatedly. Thread-safe.
         """
 
     def reopen(self) -> None:
@@ -124,19 +127,21 @@ class DeviceBackend(Protocol):
         """The environment variables that a program needs to reach these devices."""
 
     def processes(self, device: Device) -> list[DeviceProcess]:
-        """Processes that the device has seen, ended ones included if it keeps them.
+        """Processes that the device has seen, including ended processes if it keeps them.
 
-        Raises `DeviceLostError` if the device does not respond.
+        Raises:
+            DeviceLostError: the device does not respond.
         """
 
     def look(self, device: Device) -> DeviceLook:
-        """Like `processes`, for repeated sampling; not from several threads at once."""
+        """Like `processes`, for repeated sampling by one thread at a time."""
 
 
 def find_device(devices: Sequence[Device], word: str) -> Device:
-    """The device that `word` names: an index, a UUID or a unique prefix of a UUID.
+    """The device that `word` names by an index, a UUID or a unique prefix of a UUID.
 
-    Raises `PenstockError`, which lists the devices.
+    Raises:
+        PenstockError: no device or several devices match; the error lists the devices.
     """
     if word.isascii() and word.isdigit():
         matching = [device for device in devices if device.index == int(word)]
@@ -157,7 +162,7 @@ def find_device(devices: Sequence[Device], word: str) -> Device:
 
 
 def find_devices(devices: Sequence[Device], words: Sequence[str]) -> list[Device]:
-    """The devices that comma-separated `words` name, each once, in that order."""
+    """The devices that comma-separated `words` name, without duplicates, in the same order."""
     found: dict[str, Device] = {}
     for word in (part.strip() for words_ in words for part in words_.split(",")):
         if not word:

@@ -1,4 +1,4 @@
-"""Device discovery: surveys every kind of device on this machine in parallel."""
+"""Device discovery: a parallel survey of every kind of device on this machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NvidiaInventory:
         self._root = root
 
     def look(self) -> Survey:
-        """The devices that NVML lists; without a driver, those on the PCI bus."""
+        """The devices that NVML lists; without a driver, the GPUs on the PCI bus."""
         from penstock.devices.backends.nvml import is_simulated
 
         if is_simulated():
@@ -69,7 +69,7 @@ class NvidiaInventory:
 
 
 class SimulatedInventory:
-    """The simulated GPU: through its NVML if programs find that, else by its machine's file."""
+    """Simulated GPUs, from the simulated NVML if programs find it, else from the machine's file."""
 
     kind: Kind = "simulated"
 
@@ -83,7 +83,7 @@ class SimulatedInventory:
         from penstock_shim.simulator import MachineError
 
         if is_simulated():
-            with contextlib.suppress(PenstockError):  # it finds no machine: use the named one
+            with contextlib.suppress(PenstockError):  # it finds no machine, so use `machine`
                 return _by_nvml(self.kind)
         if self._machine is None:
             why = "no simulated machine is named"
@@ -96,7 +96,7 @@ class SimulatedInventory:
 
 
 def _by_nvml(kind: Kind) -> Survey:
-    """A survey through NVML. Raises `PenstockError`: no driver, or no device."""
+    """A survey through NVML. Raises `PenstockError` if there is no driver or device."""
     from penstock.devices.backends.nvidia import NvidiaDevices
 
     with _NVML, contextlib.closing(NvidiaDevices()) as source:
@@ -119,10 +119,10 @@ def _index(report: DeviceReport) -> int:
 def survey(
     kinds: Collection[Kind] = KINDS, *, machine: Path | None = None, root: Path = ROOT
 ) -> list[Survey]:
-    """The surveys of `kinds`, in their order.
+    """The surveys of `kinds`, in the same order.
 
     Args:
-        kinds: The kinds of device.
+        kinds: The kinds of device to survey.
         machine: The simulated machine's file, if there is one.
         root: The root of the file system that holds sysfs and proc.
     """
@@ -137,5 +137,5 @@ def survey(
         CpuInventory(root),
     ]
     wanted = [one for one in inventories if one.kind in kinds]
-    with ThreadPoolExecutor(max_workers=max(1, len(wanted))) as pool:  # tools take their time
+    with ThreadPoolExecutor(max_workers=max(1, len(wanted))) as pool:  # tools may take seconds
         return list(pool.map(lambda one: one.look(), wanted))

@@ -1,7 +1,7 @@
 """Host pids of processes in other pid namespaces, as a kernel driver would report them.
 
-The simulated device lives in its processes' own memory and knows the pid that a process has in its
-own namespace. NVML reports the pid that the process has in the caller's namespace.
+The simulated device runs inside the processes that use it, so it knows only the pid that a process
+has in its own namespace. NVML reports the pid that the process has in the caller's namespace.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
     from penstock_shim.simulator import ProcessRecord
 
-_Inner = tuple[int, int, int]  # pid namespace, pid there, when it first used the device
+_Inner = tuple[int, int, int]  # pid namespace, pid in it, time of first use of the device
 
 
 class HostPids:
-    """Translates pids, and caches a result for as long as the device lists the process."""
+    """Translates pids, and caches each result while the device lists the process."""
 
     def __init__(self) -> None:
         self._own = pid_namespace_of("self")
         self._known: dict[_Inner, int] = {}
 
     def of(self, records: Sequence[ProcessRecord]) -> list[int]:
-        """The pid of each in our namespace; 0: it has none, or ended in another namespace."""
+        """Each process's pid in this namespace; 0 if it has none or ended in another namespace."""
         foreign = {
             (record.pid_namespace, record.pid, record.began_ns)
             for record in records
@@ -49,7 +49,7 @@ class HostPids:
 
 
 def pid_namespace_of(pid: int | str) -> int:
-    """The pid namespace of `pid` (or "self"); 0: it ended, or is hidden from us."""
+    """The pid namespace of `pid` (or "self"); 0 if the process has ended or is hidden."""
     try:
         return namespace_of(pid, "pid")
     except OSError:
@@ -57,7 +57,7 @@ def pid_namespace_of(pid: int | str) -> int:
 
 
 def inner_pid(pid: int) -> int:
-    """The pid that process `pid` has in its own pid namespace; `pid` itself if it has ended."""
+    """The pid of process `pid` in its own pid namespace; `pid` itself if the process has ended."""
     try:
         status = read_proc_text(pid, "status")
     except OSError:
@@ -67,7 +67,7 @@ def inner_pid(pid: int) -> int:
 
 
 def _look_for(wanted: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """Our pids of the processes `wanted` (pid namespace, pid there)."""
+    """The pids in this namespace of the processes `wanted`, given as (pid namespace, pid there)."""
     namespaces = {namespace for namespace, _ in wanted}
     found = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208

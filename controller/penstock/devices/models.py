@@ -1,44 +1,44 @@
-"""Known NVIDIA models: rated compute, and the memory of a context.
+"""Known NVIDIA models: rated half-precision compute, and the memory of a context.
 
-TFLOPS are the dense (no sparsity) fp16/bf16 tensor rates of the vendor's datasheets. Context sizes
-are round estimates, on the large side, until a device has been measured.
+Context sizes of models that have not been measured are rounded, generous estimates.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.devices.rates import has_words, rated_tflops
+
 MIB = 1 << 20
+HALF = "fp16"  # the tensor rate that TFLOPS in requests refer to; bf16's where a model has both
 
 
 @dataclass(frozen=True)
 class Model:
-    """Datasheet figures of one model; `key` is part of the name that NVML reports."""
+    """A model's rated TFLOPS at `HALF`, None if they are not known, and its contexts' size."""
 
-    key: str
     tflops: float | None
     context_bytes: int
 
 
-# The first key that occurs in the name, as whole words, decides: longer names come first.
-MODELS = (
-    Model("B200", 2250, 600 * MIB),
-    Model("H200", 989, 560 * MIB),
-    Model("H100 PCIe", 756, 560 * MIB),
-    Model("H100", 989, 560 * MIB),
-    Model("A100", 312, 450 * MIB),
-    Model("A30", 165, 350 * MIB),
-    Model("A10", 125, 300 * MIB),
-    Model("L40S", 362, 450 * MIB),
-    Model("L40", 181, 450 * MIB),
-    Model("L4", 121, 300 * MIB),
-    Model("T4", 65, 160 * MIB),
-    Model("V100", 125, 330 * MIB),
+# The first key that occurs in the name as whole words decides, so longer keys come first.
+_CONTEXT_BYTES = (
+    ("B200", 600 * MIB),
+    ("H200", 560 * MIB),
+    ("H100", 560 * MIB),
+    ("A100", 450 * MIB),
+    ("A30", 350 * MIB),
+    ("A10", 300 * MIB),
+    ("L40S", 450 * MIB),
+    ("L40", 450 * MIB),
+    ("L4", 300 * MIB),
+    ("T4", 160 * MIB),
+    ("V100", 330 * MIB),
 )
-UNKNOWN = Model("", None, 512 * MIB)
+_UNKNOWN_CONTEXT_BYTES = 512 * MIB
 
 
 def model_of(name: str) -> Model:
-    """The model of a device with that `name`; unknown models have no rated TFLOPS."""
-    words = name.upper().replace("-", " ")
-    return next((m for m in MODELS if f" {m.key.upper()} " in f" {words} "), UNKNOWN)
+    """The model of a device called `name`; unknown models have no rated TFLOPS."""
+    context_bytes = (size for key, size in _CONTEXT_BYTES if has_words(name, key))
+    return Model(rated_tflops(name, HALF), next(context_bytes, _UNKNOWN_CONTEXT_BYTES))

@@ -1,4 +1,4 @@
-"""Opens the devices for a command: a simulated machine if one is named, else the real devices."""
+"""Opening of devices for a command: a simulated machine if one is named, else the real devices."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def open_machine(machine: Path, spec: str | None = None, place: str = "") -> DeviceBackend:
-    """The simulated machine at `machine`, created from `spec` ("h200,2") if there is none.
+    """The simulated machine at `machine`, created from `spec` ("h200,2") if it does not exist.
 
-    `place` makes the UUIDs of its devices differ from those of machines of other places.
+    Machines with different values of `place` have different device UUIDs.
     """
     from penstock.devices.backends.simulated import SimulatedDevices
     from penstock_shim import simulator
@@ -24,10 +24,12 @@ def open_machine(machine: Path, spec: str | None = None, place: str = "") -> Dev
 
 
 def open_devices(machine: Path | None = None) -> DeviceBackend:
-    """The simulated `machine`, or that of `$PENSTOCK_SIM_MACHINE`, else the real devices.
+    """The simulated `machine`, or the one in `$PENSTOCK_SIM_MACHINE`, else the real devices.
 
-    Thus commands inside `penstock simulate h200 -- bash` find the same simulated machine. Raises
-    `PenstockError` if there is neither a driver nor a machine.
+    Because of the variable, commands in `penstock simulate h200 -- bash` find its machine.
+
+    Raises:
+        PenstockError: there is neither a driver nor a simulated machine.
     """
     if machine is None and os.environ.get("PENSTOCK_SIM_MACHINE"):
         machine = Path(os.environ["PENSTOCK_SIM_MACHINE"])

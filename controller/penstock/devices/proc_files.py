@@ -1,11 +1,12 @@
-"""Bounded reads of /proc files, whose length the process itself may control.
+"""Bounded reads of /proc files, whose length may be under the process's control.
 
-Any user's program may point its environment and its command line at gigabytes of its memory
-(prctl PR_SET_MM_MAP), have a million mappings, or be in endlessly nested cgroups. A scan of all
-processes must not pay for it.
+Any user's program may point its environment and command line at gigabytes of its memory (prctl
+PR_SET_MM_MAP), have a million mappings, or be in deeply nested cgroups. This must not slow down a
+scan of all processes.
 
-Reads of some files wait for locks that the process holds (`aside.READS`). Root reads these through
-a helper process. Other users read only their own processes' environments, which block nobody else.
+Reads of some files wait for locks that the process may hold (`aside.READS`). Root reads these files
+through a helper process. Other users read them only for their own processes, so a process that
+blocks the read harms only its owner.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 CHUNK_BYTES = 64 << 10
-# The useful part of each; more is not read. Linux does not limit the length of these files.
+# How much of each file is read. Linux does not limit the length of these files.
 MOST_BYTES = {
     "environ": 256 << 10,
     "cmdline": 4 << 10,
@@ -31,27 +32,29 @@ MOST_BYTES = {
     "cgroup": 64 << 10,
     "smaps_rollup": 8 << 10,
 }
-_OWN_ALONE = {"environ", "smaps_rollup", "ns/pid", "ns/time"}  # readable by the owner alone
+_OWN_ALONE = {"environ", "smaps_rollup", "ns/pid", "ns/time"}  # readable only by the owner
 
 
 def read_proc(pid: int | str, name: str) -> bytes:
     """The beginning of /proc/PID/`name`, at most `MOST_BYTES` of it.
 
-    For an environment that is enough to find our variables.
+    This is enough to find Penstock's variables in an environment.
 
-    Raises OSError if the process has ended or is hidden from us, TimeoutError if it exists but
-    holds the lock that the read needs.
+    Raises:
+        OSError: the process has ended or is hidden from this user.
+        PermissionError: the process belongs to another user, and only its owner may read the file.
+        TimeoutError: the process exists but holds the lock that the read needs.
     """
     if name in READS and pid != "self" and int(pid) != os.getpid():
         if os.geteuid() == 0:
             return PROCESSES.read(int(pid), name)
-        if name in _OWN_ALONE and not _is_ours(pid):  # even a refusal would wait for the lock
+        if name in _OWN_ALONE and not _is_ours(pid):  # even a refused read would wait for the lock
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), f"/proc/{pid}/{name}")
     return _read(pid, name)
 
 
 def read_proc_of(pids: Iterable[int], name: str) -> dict[int, bytes]:
-    """`read_proc` of many processes, by pid; leaves out those that cannot be read."""
+    """`read_proc` for many processes, by pid; leaves out processes that cannot be read."""
     if name in READS and os.geteuid() == 0:
         return PROCESSES.read_many(pids, name)
     found = {}
@@ -62,7 +65,7 @@ def read_proc_of(pids: Iterable[int], name: str) -> dict[int, bytes]:
 
 
 def namespace_of(pid: int | str, kind: str) -> int:
-    """The number of the process's namespace ("pid", "time"). Raises OSError like `read_proc`."""
+    """The number of the process's namespace of `kind`. Raises OSError like `read_proc`."""
     link = read_proc(pid, f"ns/{kind}")
     return int(link.partition(b"[")[2].rstrip(b"]"))
 

@@ -1,6 +1,6 @@
-"""`penstock doctor`: checks everything that a quota needs, and says what to do.
+"""Checks of `penstock doctor`: whether everything that a quota needs is present, with advice.
 
-Each subject has its file, with functions that return findings and never raise for what they check.
+Each subject has its own file, whose functions report a fault as a finding and never raise.
 """
 
 from penstock.diagnostics.examine import examine

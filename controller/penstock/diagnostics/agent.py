@@ -7,21 +7,21 @@ from pathlib import Path
 
 from penstock import __version__
 from penstock.diagnostics.finding import Finding, failure, ok, warning
-from penstock.model import PenstockError
+from penstock.model import PenstockError, listing
 from penstock.node.rpc import AgentClient, find_agent_socket
 from penstock.node.tenants.state import State, agent_sockets
 
 CHECK = "agent"
-_RESTART = "systemctl restart penstock-agent, or restart penstock agent; tenants run on"
+_RESTART = "systemctl restart penstock-agent, or restart penstock agent; tenants keep running"
 
 
 @dataclass(frozen=True)
 class AgentSeen:
-    """The findings about the agent, and its state directory and machine if it responds."""
+    """The findings about the agent and, if it responds, its state directory and machine."""
 
     findings: list[Finding]
     directory: Path | None = None  # the state directory of the agent that responds
-    machine: Path | None = None  # the simulated machine that it drives; None: real devices
+    machine: Path | None = None  # its simulated machine; None for real devices
 
 
 def look_at_agent(directory: Path | None) -> AgentSeen:
@@ -46,6 +46,9 @@ def look_at_agent(directory: Path | None) -> AgentSeen:
         f"{node.tenants} tenant{'s' * (node.tenants != 1)}; drives "
         f"{'simulated ' if node.machine else ''}{drives}"
     )
+    pools = [str(one.index) for one in node.devices if one.owner == "pool"]
+    if pools:
+        seen += f"; the compute pool's devices: {listing(pools)}"
     if not node.enforces:
         seen += "; cooperative, because it is not root"
     findings = [ok(CHECK, seen)]

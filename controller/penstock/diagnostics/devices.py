@@ -15,7 +15,7 @@ CHECK = "accelerators"
 
 
 def look_at_devices(machine: Path | None) -> list[Finding]:
-    """Checks the kinds of device that this machine has; `machine`: a simulated machine's file."""
+    """Checks the devices of every kind on this machine; `machine` is a simulated machine's file."""
     found = []
     for one in survey([kind for kind in KINDS if kind != "cpu"], machine=machine):
         if not one.devices:
@@ -32,7 +32,7 @@ def look_at_devices(machine: Path | None) -> list[Finding]:
             if (health := known(device.health)) is not None and health.state != "ok"
         ]
         if bad:
-            advice = "drain and reset them: the agent grants nothing more there until then"
+            advice = "drain and reset them; the agent grants no more shares of them until then"
             found.append(failure(CHECK, f"{seen}; {'; '.join(bad)}", advice))
         else:
             found.append(ok(CHECK, seen))

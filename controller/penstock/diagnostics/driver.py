@@ -1,4 +1,4 @@
-"""Doctor checks of the driver: its version, and whether shim and driver have the same functions."""
+"""Doctor checks of the driver: its version, and whether it has the same functions as the shim."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 USE_SIMULATION = "install the NVIDIA driver, or use the simulated GPU: --simulate h200"
 NO_DEVICE_ADVICE = (
-    "the library is here; a GPU, its kernel module or /dev/nvidia* is not: see the line about the "
-    "module, or use --simulate h200"
+    "the library is present, but a GPU, its kernel module or /dev/nvidia* is missing: see the line "
+    "about the module, or use --simulate h200"
 )
 _NO_DEVICE = 100
 _SHOWN = 6
@@ -32,7 +32,7 @@ _MPS_PROCESSES = (b"nvidia-cuda-mps-control", b"nvidia-cuda-mps-server")
 def look_at_driver(
     libraries: DriverLibraries, environment: dict[str, str], *, simulated: bool
 ) -> list[Finding]:
-    """Checks both libraries of the driver, without the shim."""
+    """Checks the driver's CUDA and NVML libraries, without the shim."""
     said = run_probe(["driver", libraries.driver, libraries.management], environment)
     if not libraries.driver:
         found = [failure("driver", "no libcuda.so.1 on this machine", USE_SIMULATION)]
@@ -69,8 +69,8 @@ def _headers(version: int | None) -> Finding:
         return warning(
             "headers",
             f"{seen}: the driver is newer",
-            "functions that only it has are forwarded if harmless, else refused; see penstock "
-            "shim coverage, and use a newer release of Penstock",
+            "use a newer release of Penstock; functions that only the driver has are forwarded if "
+            "harmless, else refused (see penstock shim coverage)",
         )
     return ok("headers", seen)
 
@@ -80,7 +80,7 @@ def _names(library: Path) -> list[Finding]:
         theirs = {name for name in exported_names(library) if re.match(r"cu[A-Z]", name)}
         ours = {name for name in exported_names(paths.so_path()) if re.match(r"cu[A-Z]", name)}
     except NotElfError as error:
-        return [warning("names", str(error), "is that file the driver's library?")]
+        return [warning("names", str(error), "check whether that file is the driver's library")]
     absent = [name for name in _MUST_HAVE if name not in theirs]
     if absent:
         return [
@@ -93,7 +93,8 @@ def _names(library: Path) -> list[Finding]:
             warning(
                 "names",
                 f"the driver has {len(more)} names that the shim lacks: {_some(more)}",
-                "a program linked to one cannot start in a tenant: use a newer release of Penstock",
+                "use a newer release of Penstock: a program linked to one of them cannot start in "
+                "a tenant",
             )
         )
         found += _refused(more)
@@ -105,7 +106,7 @@ def _names(library: Path) -> list[Finding]:
 
 
 def _refused(names: list[str]) -> list[Finding]:
-    """A warning about names that cuGetProcAddress keeps back, by the rules of `unknown.c`."""
+    """A warning about functions that cuGetProcAddress withholds, by the rules of `unknown.c`."""
     table = json.loads(paths.coverage_table().read_text())
     hooked = {_base(name) for name, (kind, _) in table["cuda"].items() if kind != "forwarded"}
 
@@ -129,7 +130,7 @@ def _refused(names: list[str]) -> list[Finding]:
 
 
 def _base(name: str) -> str:
-    """The name without version and per-thread suffix."""
+    """The function's name without its version and per-thread suffix."""
     return re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", name)
 
 
@@ -155,7 +156,7 @@ def _nvml(path: str, facts: object, result: int | None) -> Finding:
         return warning(
             "NVML",
             f"{path or 'libnvidia-ml.so.1'}: {why}",
-            "penstock cannot list devices, nvidia-smi and nvitop cannot work: install it",
+            "install it: without it penstock cannot list devices, and nvidia-smi and nvitop fail",
         )
     if result != 0:
         return warning(
@@ -192,14 +193,14 @@ def _integrated(devices: int | None) -> list[Finding]:
         failure(
             "integrated devices",
             f"{devices}: they share the host's memory (GB10, Jetson)",
-            "a quota would not hold: host memory that a program allocates is device memory there; "
-            "use a machine whose devices have their own memory",
+            "use a machine whose devices have their own memory: a quota would not hold, because "
+            "host memory that a program allocates is device memory there",
         )
     ]
 
 
 def _mps(devices: int | None, *, is_running: bool) -> Finding:
-    """`devices`: how many the driver shares between MPS clients; None: not reported."""
+    """Finding about MPS. `devices` is how many MPS clients share, or None if not reported."""
     pipe = pipe_directory()
     if devices or (devices is None and is_running and has_control_pipe()):
         return warning(

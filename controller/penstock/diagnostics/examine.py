@@ -1,4 +1,4 @@
-"""Runs all doctor checks in order; without a driver, everything else is still checked."""
+"""All doctor checks in order; if there is no driver, everything else is still checked."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ NO_MACHINE = "programs find no device there: restart the agent, or penstock simu
 def examine(
     *, simulate: str | None = None, state_dir: Path | None = None, command: str | None = None
 ) -> list[Finding]:
-    """Runs all checks; `command` is a program that is to run under a quota.
+    """Runs all checks. `command` is a program that is to run under a quota.
 
-    Raises `PenstockError` or the simulator's error for a profile that does not exist.
+    Raises:
+        PenstockError: the state directory cannot be opened.
+        SpecError, ProfileError: `simulate` is invalid, or names no known profile.
     """
     found = look_at_machine()
     agent = look_at_agent(state_dir)
@@ -48,7 +50,7 @@ def examine(
         try:
             source = open_devices(None if os.environ.get(MACHINE_VARIABLE) else agent.machine)
         except PenstockError:
-            source = None  # the findings about the driver say why
+            source = None  # the findings about the driver give the reason
         except MachineError as error:
             found.append(failure("simulated machine", str(error), NO_MACHINE))
             return found
@@ -76,7 +78,7 @@ def _tenant() -> Finding:
 
 
 def _search(known: DriverLibraries, environment: dict[str, str]) -> DriverLibraries:
-    """The driver libraries that the shim's own search finds, from its log."""
+    """The driver libraries that the shim's own search finds, taken from the shim's log."""
     said = run_probe(
         ["doors", "", ""],
         {

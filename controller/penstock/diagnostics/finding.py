@@ -15,10 +15,10 @@ class Finding:
     check: str
     status: Status
     seen: str
-    advice: str = ""  # empty if nothing need be done
+    advice: str = ""  # empty if there is nothing to do
 
     def as_dict(self) -> dict[str, str]:
-        """Plain values, for JSON."""
+        """The finding as plain values, for JSON."""
         return asdict(self)
 
 
@@ -33,5 +33,5 @@ def warning(check: str, seen: str, advice: str) -> Finding:
 
 
 def failure(check: str, seen: str, advice: str) -> Finding:
-    """A failed check: programs would not start, not be limited, or not reach the device."""
+    """A failed check: programs would fail to start, be unlimited, or not reach the device."""
     return Finding(check, "failure", seen, advice)

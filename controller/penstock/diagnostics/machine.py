@@ -29,7 +29,7 @@ def _processor() -> Finding:
         return failure("processor", seen, "the shim is built for x86-64 only")
     numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2] if part.isdigit())
     if numbers < LEAST_KERNEL:
-        return warning("processor", seen, "with kernels before 4.14 every call costs a little more")
+        return warning("processor", seen, "use kernel 4.14 or later: before, each call costs more")
     return ok("processor", seen)
 
 
@@ -68,7 +68,7 @@ def _preloads() -> list[Finding]:
             warning(
                 "other preloads",
                 f"LD_PRELOAD holds a sanitizer: {' '.join(others)}",
-                "set ASAN_OPTIONS=verify_asan_link_order=0: the shim is loaded before it",
+                "set ASAN_OPTIONS=verify_asan_link_order=0, because the shim is loaded first",
             )
         )
     elif others:
@@ -76,7 +76,7 @@ def _preloads() -> list[Finding]:
             warning(
                 "other preloads",
                 f"LD_PRELOAD: {' '.join(others)}",
-                "penstock run loads them after the shim; unset any that also hooks CUDA",
+                "unset any that also hooks CUDA; penstock run loads them after the shim",
             )
         )
     try:
@@ -88,7 +88,7 @@ def _preloads() -> list[Finding]:
             warning(
                 "other preloads",
                 f"/etc/ld.so.preload: {' '.join(system)}",
-                "it is loaded into every program before the shim: check that it does not hook CUDA",
+                "check that it does not hook CUDA: it is loaded into every program before the shim",
             )
         )
     if os.environ.get("LD_AUDIT"):
@@ -96,7 +96,7 @@ def _preloads() -> list[Finding]:
             warning(
                 "other preloads",
                 f"LD_AUDIT={os.environ['LD_AUDIT']}",
-                "an auditor may redirect what programs load: unset it if CUDA is not limited",
+                "unset it if CUDA is not limited: an auditor may redirect what programs load",
             )
         )
     return found or [ok("other preloads", "none")]
@@ -109,5 +109,5 @@ def _files() -> Finding:
     many = "unlimited" if files == resource.RLIM_INFINITY else str(files)
     seen = f"{many} open files, {memory} of locked memory"
     if files != resource.RLIM_INFINITY and files < LEAST_FILES:
-        return warning("limits", seen, "CUDA programs open many files: raise it with ulimit -n")
+        return warning("limits", seen, "raise it with ulimit -n: CUDA programs open many files")
     return ok("limits", seen)

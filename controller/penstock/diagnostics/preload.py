@@ -1,4 +1,4 @@
-"""Doctor checks of the preload: whether programs reach the shim, and a tenant's first call."""
+"""Doctor checks of the preload: whether programs reach the shim, and whether CUDA calls work."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def look_at_preload(
     *,
     first: Sequence[str] = (),
 ) -> list[Finding]:
-    """Starts probe programs as a tenant, in a temporary directory.
+    """Checks the preload by running probe programs as a tenant, in a temporary directory.
 
-    `first`: libraries that this machine preloads before the shim.
+    `first` lists the libraries that this machine preloads before the shim.
     """
     try:
         preload = ":".join([*first, str(paths.so_path()), str(paths.nvml_so_path())])
     except FileNotFoundError as error:
         return [failure("shim", str(error), "install penstock with pip")]
     if any(character in preload for character in " \t"):
-        preload = ""  # penstock run makes a link instead; a check here would only confuse
+        preload = ""  # penstock run makes a link instead, so a finding would be misleading
     with tempfile.TemporaryDirectory(prefix="penstock-doctor-") as folder:
         _make_tenant(Path(folder), libraries, devices)
         inside = {
@@ -70,9 +70,9 @@ def look_at_preload(
 
 
 def _newer_drivers(log: str) -> list[Finding]:
-    """Findings about a driver newer than the machine's that programs use (forward compatibility).
+    """Findings about a newer driver that programs use instead (CUDA's forward compatibility).
 
-    The shim logs which one it takes, and which ones it ignores and why.
+    The shim logs which driver it uses, and which drivers it ignores and why.
     """
     taken = re.search(r": (/.*), newer than this machine's$", log, re.MULTILINE)
     ignored = dict.fromkeys(re.findall(r"driver: (/.* is ignored: .*)$", log, re.MULTILINE))
@@ -98,7 +98,7 @@ def _newer_drivers(log: str) -> list[Finding]:
 
 
 def _make_tenant(folder: Path, libraries: DriverLibraries, devices: Sequence[Device]) -> None:
-    """Makes pages that grant all of the devices."""
+    """Creates the pages of a tenant that is granted all of the devices."""
     limits = tuple(
         DeviceLimit(uuid=device.uuid, memory_bytes=device.memory_bytes) for device in devices[:16]
     ) or (DeviceLimit(uuid=_UUID_OF_NONE, memory_bytes=1 << 30),)
@@ -113,7 +113,7 @@ def _make_tenant(folder: Path, libraries: DriverLibraries, devices: Sequence[Dev
 
 
 def _doors(name: str, library: str, said: Said, linked: Said) -> Finding:
-    """Checks that every way to load one library leads to the shim."""
+    """Checks that every way to load the library leads to the shim."""
     check = f"preload, {name}"
     seen = {**said.facts, (library, "linked"): linked.facts.get((library, "linked"), "")}
     missing = linked.ended if not linked.facts else ""
@@ -131,8 +131,8 @@ def _doors(name: str, library: str, said: Said, linked: Said) -> Finding:
         return failure(
             check,
             what,
-            "programs would bypass the quota that way: check that nothing removes LD_PRELOAD or "
-            "is preloaded before the shim",
+            "check that nothing removes LD_PRELOAD or is preloaded before the shim: programs would "
+            "bypass the quota that way",
         )
     return ok(check, f"the shim answers {', '.join(right)}")
 

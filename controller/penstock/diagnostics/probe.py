@@ -1,4 +1,4 @@
-"""Runs `penstock-probe`, a small program that reports what a CUDA program would see."""
+"""Runner of `penstock-probe`, a small program that reports what a CUDA program would see."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _OF_A_TENANT = ("PENSTOCK_", "LD_PRELOAD", "LD_AUDIT")
 
 @dataclass(frozen=True)
 class Said:
-    """A probe's output: facts by (library, fact); its log; why it ended early."""
+    """A probe's output: its facts by (library, fact), its log, and why it ended early if it did."""
 
     facts: Mapping[tuple[str, str], str]
     log: str
-    ended: str  # "": it ended normally
+    ended: str  # why the probe ended early; "" if it ended normally
 
     def number(self, library: str, fact: str) -> int | None:
-        """A fact as a number; None: not reported."""
+        """A fact as a number; None if the probe did not report it."""
         word = self.facts.get((library, fact), "")
         return int(word) if re.fullmatch(r"-?\d+", word) else None
 
@@ -34,7 +34,7 @@ class Said:
 def run_probe(
     arguments: Sequence[str], environment: Mapping[str, str], *, linked: bool = False
 ) -> Said:
-    """Runs the probe in our environment plus `environment`, without tenant and preloads."""
+    """Runs the probe in this environment without tenant and preloads, plus `environment`."""
     program = paths.workload_path("penstock-probe-linked" if linked else "penstock-probe")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(_OF_A_TENANT)}
     try:

@@ -19,9 +19,9 @@ _OVER_A_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "l
 
 
 def look_at_state(directory: Path | None, agents: Path | None = None) -> list[Finding]:
-    """Checks ownership and room of the state directory, then every tenant's pages.
+    """Checks the state directory's ownership and free space, then every tenant's pages.
 
-    `agents`: the state directory of the agent that responds, which may be another user's.
+    `agents` is the state directory of the responding agent, which may belong to another user.
     """
     named = (directory or default_directory()).absolute()
     if agents is not None and named == agents.absolute() and not _is_ours(named):
@@ -42,7 +42,7 @@ def _is_ours(named: Path) -> bool:
 
 
 def _folder(named: Path) -> Finding:
-    """Applies the checks of `State.open`, without creating the directory."""
+    """Makes the same checks as `State.open`, without creating the directory."""
     if not named.exists():
         parent = next(folder for folder in named.parents if folder.exists())
         if os.access(parent, os.W_OK):
@@ -65,12 +65,12 @@ def _room(named: Path) -> Finding:
     free = room.f_bavail * room.f_frsize
     seen = f"{kind}, {free >> 20} MiB free"
     if free < TENANTS_THAT_MUST_FIT * page_bytes():
-        return failure("room for pages", seen, f"free some space, or {ELSEWHERE}")
+        return failure("room for pages", seen, f"free up disk space, or {ELSEWHERE}")
     if kind in _OVER_A_NETWORK:
         return warning(
             "room for pages",
             seen,
-            f"pages are shared memory and belong on a local disk: {ELSEWHERE}",
+            f"{ELSEWHERE}: pages are shared memory and belong on a local disk",
         )
     return ok("room for pages", seen)
 
@@ -128,8 +128,8 @@ def _is_in_order(tenant: Tenant, page: Path, info: os.stat_result) -> bool:
     """Whether only the intended users can write the page."""
     ours = info.st_uid == os.geteuid()
     if page == tenant.usage_page:
-        # Users write the usage page of their tenants. Programs in a container may run as any user,
-        # so its page is writable for all, in a directory that only its owner can enter.
+        # Users write to their tenants' usage pages. Programs in a container may run as any user,
+        # so its usage page is writable for all, in a directory that only its owner can enter.
         if (tenant.directory / FOLDER).is_dir() and not tenant.directory.stat().st_mode & 0o077:
             return ours
         ours = ours or info.st_uid == _user_of(tenant)
@@ -137,7 +137,7 @@ def _is_in_order(tenant: Tenant, page: Path, info: os.stat_result) -> bool:
 
 
 def _user_of(tenant: Tenant) -> int | None:
-    """The user whom it was granted to; None: not known."""
+    """The uid in the tenant's grant; None if not known."""
     try:
         return tenant.grant().uid
     except PenstockError:

@@ -1,4 +1,4 @@
-"""Quantities, names and errors that all other parts share. Imports no other part of Penstock."""
+"""Quantities, names and errors that all other packages share. It imports no other package."""
 
 from penstock.model.errors import PenstockError
 from penstock.model.names import (

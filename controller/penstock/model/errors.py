@@ -1,10 +1,10 @@
-"""The error shown to users: what failed, why, and what to do next."""
+"""`PenstockError`, the error shown to users: what failed, why, and what to do next."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-# Machine-readable reasons; `invalid` is any mistake in a request.
+# Machine-readable reasons; `invalid` covers every mistake in a request.
 Reason = Literal[
     "invalid",
     "no-such-tenant",
@@ -13,6 +13,7 @@ Reason = Literal[
     "not-yours",
     "not-allowed",
     "not-now",
+    "timed-out",
     "unavailable",
 ]
 
@@ -20,7 +21,8 @@ Reason = Literal[
 class PenstockError(Exception):
     """An error that the user can correct. The command line prints it and exits with 2.
 
-    `what` failed, `why`, and what to do (`fix`): each is one sentence without a full stop.
+    `what` names what failed, `why` the cause and `fix` what to do, each as one sentence without a
+    full stop.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ TENANT_NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 
 
 def check_tenant_name(name: str) -> str:
-    """`name` itself if it is a valid tenant name; raises `PenstockError` otherwise."""
+    """`name` itself if it is a valid tenant name. Raises `PenstockError` otherwise."""
     if re.fullmatch(TENANT_NAME_PATTERN, name):
         return name
     raise PenstockError(
@@ -29,12 +29,12 @@ def check_tenant_name(name: str) -> str:
 
 
 def printable(word: str) -> str:
-    r"""`word` of a command line as UTF-8; any other byte becomes `\xff`, for people to read."""
+    r"""A command-line word made readable: bytes that are not UTF-8 are written like `\xff`."""
     return word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """The one of `words` that `word` most likely means; None if none is near."""
+    """The member of `words` that `word` most likely means; None if none is similar."""
     folded = {one.lower(): one for one in words}
     given = word.lower()
     begun = [one for one in folded if len(given) > 1 and one.startswith(given)]
@@ -43,18 +43,25 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
 
 
 def listing(words: Sequence[str], most: int = 8) -> str:
-    """The first `most` of `words` and the number of the others, to keep an error readable."""
+    """The first `most` of `words` and the number of the rest, to keep an error message readable."""
     more = len(words) - most
     return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def name_from_command(command: Sequence[str], taken: Collection[str] = ()) -> str:
-    """A readable tenant name for `command`, not in `taken`: `python`, `python-2`, and so on."""
+    """A readable tenant name for `command` that is not in `taken`: `python`, `python-2`, etc."""
     base = re.sub(r"[^A-Za-z0-9._-]+", "-", PurePath(command[0]).name)[: MAX_TENANT_NAME - 8]
     base = base.strip("._-") or "tenant"
     if base not in taken:
         return base
-    number = 2
-    while f"{base}-{number}" in taken:
-        number += 1
-    return f"{base}-{number}"
+    free = 2
+    while f"{base}-{free}" in taken:
+        free *= 2
+    used = free // 2  # between the two is a free number behind a used one: halve the distance
+    while free - used > 1:
+        middle = (used + free) // 2
+        if f"{base}-{middle}" in taken:
+            used = middle
+        else:
+            free = middle
+    return f"{base}-{free}"

@@ -1,7 +1,7 @@
-"""Parsers and formatters for quantities: bytes, permille of a device, nanoseconds, all exact.
+"""Exact parsers and formatters for quantities: bytes, permille of a device, and nanoseconds.
 
-Memory is written as Kubernetes quantities ("8Gi", "500M"), cores in percent of one device's time
-with steps of 0.1 (30, "12.5"), durations with a unit ("10s", "1m30s").
+Memory is written as a Kubernetes quantity ("8Gi", "500M"), cores as a percentage of one device's
+time in steps of 0.1 (30, "12.5"), and a duration with its unit ("10s", "1m30s").
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MEMORY_UNITS = BINARY_UNITS | DECIMAL_UNITS
 DURATION_UNITS_NS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 FULL_DEVICE_PERMILLE = 1000
 MAX_MEMORY_BYTES = 2**63 - 1
-MOST_GRACE_NS = DURATION_UNITS_NS["h"] * 24  # before a step up
+MOST_GRACE_NS = DURATION_UNITS_NS["h"] * 24  # the longest grace before the last enforcement step
 LEAST_MEMORY_BYTES = 512  # the unit in which the shim counts memory
 
 _NUMBER = re.compile(
@@ -33,7 +33,7 @@ class QuantityError(ValueError):
 
 
 def _nearest_memory_unit(unit: str) -> str | None:
-    """The unit that `unit` most likely means: GB → G, GiB → Gi, gi → Gi."""
+    """The valid unit that `unit` most likely means: GB → G, GiB → Gi, gi → Gi."""
     bare = unit.lower().removesuffix("b")
     for known in MEMORY_UNITS:
         if known.lower() == bare:
@@ -44,7 +44,8 @@ def _nearest_memory_unit(unit: str) -> str | None:
 def parse_memory(value: object) -> int:
     """Bytes of a memory quantity such as "8Gi", "1.5G" or 1048576; fractions of a byte round up.
 
-    Raises `QuantityError` for anything that is not a positive number with a known unit.
+    Raises:
+        QuantityError: the quantity is not a positive number with a known unit.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise QuantityError(f"memory {value!r} is not a quantity: write it like 8Gi or 500Mi")
@@ -61,7 +62,7 @@ def parse_memory(value: object) -> int:
         )
     if number <= 0:
         raise QuantityError(f"memory {text!r} must be above 0")
-    # Checked before the multiplication: "1e999" must not become a number of a thousand digits.
+    # Checked before the multiplication so that "1e999" does not become a number of 1,000 digits.
     if number > MAX_MEMORY_BYTES or number * MEMORY_UNITS.get(unit, 1) > MAX_MEMORY_BYTES:
         raise QuantityError(f"memory {text!r} is more than any device can have")
     return int((number * MEMORY_UNITS.get(unit, 1)).to_integral_value(ROUND_CEILING))
@@ -77,9 +78,9 @@ def format_memory(size_bytes: int) -> str:
 
 
 def human_memory(size_bytes: int, *, down: bool = False) -> str:
-    """A rounded quantity for tables: "7.9Gi", "512Mi". Not exact; never written to a file.
+    """A quantity rounded for tables, such as "7.9Gi" or "512Mi"; never use it in files.
 
-    `down`: rounds down, for a quantity that users may request.
+    With `down`, the value is rounded down, for quantities that users may request.
     """
     for unit, factor in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
         if size_bytes >= factor:
@@ -97,7 +98,8 @@ def human_memory(size_bytes: int, *, down: bool = False) -> str:
 def parse_cores(value: object) -> int:
     """Permille of one device's time for a percentage such as 30, 12.5, "30" or "30%".
 
-    Raises `QuantityError` outside 0 < cores ≤ 100 or finer than 0.1.
+    Raises:
+        QuantityError: the percentage is outside 0 < cores ≤ 100, or finer than 0.1.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise QuantityError(f"cores {value!r} is not a percentage: write it like 30 or 12.5")
@@ -114,7 +116,7 @@ def parse_cores(value: object) -> int:
     if percent > 100:
         raise QuantityError(
             f"cores {text!r} is more than a whole device: cores go from 0.1 to 100 (percent of one "
-            "device); for more, ask for more devices"
+            "device); for more, request more devices"
         )
     permille = percent * 10
     if permille != permille.to_integral_value():
@@ -128,9 +130,10 @@ def format_cores(permille: int) -> str:
 
 
 def cores_from_tflops(tflops: float, rated_tflops: float) -> int:
-    """Permille of a device rated `rated_tflops` that holds `tflops`, rounded up to whole percents.
+    """Permille of a device with `rated_tflops` that yields `tflops`, rounded up to whole percents.
 
-    Raises `QuantityError` when the device is too small.
+    Raises:
+        QuantityError: the device is too small.
     """
     if not math.isfinite(tflops) or tflops <= 0:
         raise QuantityError(f"tflops {tflops!r} must be a number above 0")
@@ -145,7 +148,10 @@ def cores_from_tflops(tflops: float, rated_tflops: float) -> int:
 def parse_duration_ns(value: object, *, or_none: bool = False) -> int:
     """Nanoseconds of a duration such as "10s", "500ms" or "1m30s".
 
-    `or_none`: allows 0, with or without a unit. Raises `QuantityError`.
+    With `or_none`, 0 is allowed, with or without a unit.
+
+    Raises:
+        QuantityError: `value` is not a valid duration.
     """
     units = ", ".join(DURATION_UNITS_NS)
     text = str(value).strip()
@@ -168,6 +174,14 @@ def parse_duration_ns(value: object, *, or_none: bool = False) -> int:
     if total > MAX_MEMORY_BYTES:
         raise QuantityError(f"duration {text!r} is too long")
     return int(total.to_integral_value(ROUND_CEILING))
+
+
+def parse_grace_ns(value: object) -> int:
+    """Nanoseconds of the grace before an enforcement step, 0 to a day. Raises `QuantityError`."""
+    grace_ns = parse_duration_ns(value, or_none=True)
+    if grace_ns > MOST_GRACE_NS:
+        raise QuantityError(f"grace {value!r} is longer than a day: give 0s to 24h")
+    return grace_ns
 
 
 def format_duration(duration_ns: int) -> str:

@@ -1,5 +1,6 @@
 """One node: state directory, tenants, admission, supervision of running commands.
 
-Tenants are directories; every decision is made from what is on disk and in /proc, so that any of
-our processes may be killed at any time. To find your way: `run.py` is the path of `penstock run`.
+Each tenant is a directory. Every decision is made from what is on disk and in /proc, so any
+Penstock process may be killed at any time. Start reading at `launch/run.py`, which implements
+`penstock run`.
 """

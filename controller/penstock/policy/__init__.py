@@ -1,4 +1,4 @@
-"""Quota policies: YAML files with defaults, caps and behaviour. Add keys in `schema.py`."""
+"""Quota policies: YAML files with defaults, caps and behaviour. `schema.py` defines the keys."""
 
 from penstock.policy.document import PolicyError, Position, Problem
 from penstock.policy.load import LoadedPolicy, load_files, load_text

@@ -1,7 +1,7 @@
-"""YAML parser with positions: plain values, plus the line and column of every key and value.
+"""YAML parser that returns plain values with the line and column of every key and value.
 
-PyYAML silently keeps the last of two equal keys; here a duplicate is an error. Every error is a
-`Problem` with file, line, column and key path, so that several can be shown at once.
+A duplicate key is an error, whereas PyYAML silently keeps the last value. Every error is a
+`Problem` with file, line, column and key path, so that several errors can be shown at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 KeyPath = tuple[str | int, ...]
 MAX_POLICY_BYTES = 1 << 20
-MAX_NODES = 20_000  # aliases may expand a small file without limit
+MAX_NODES = 20_000  # a limit is needed because aliases can expand a small file enormously
 
 
 @dataclass(frozen=True, order=True)
@@ -52,7 +52,7 @@ class Problem:
 
 
 class _TooManyValuesError(Exception):
-    """Aliases expand to more than any policy holds."""
+    """Aliases expand to more values than any real policy has."""
 
 
 class PolicyError(PenstockError):
@@ -76,7 +76,7 @@ class Document:
     values: dict[KeyPath, Position] = field(default_factory=dict)
 
     def position(self, path: KeyPath, *, of_key: bool = False) -> Position | None:
-        """Position of `path`, or of the nearest enclosing value that has one."""
+        """Position of `path`, or of the nearest enclosing value whose position is known."""
         if of_key and path in self.keys:
             return self.keys[path]
         for length in range(len(path), -1, -1):
@@ -87,7 +87,7 @@ class Document:
 
 
 def format_path(path: KeyPath) -> str:
-    """`("spec", "tenants", 0, "name")` as `spec.tenants[0].name`."""
+    """A key path as text: `("spec", "tenants", 0, "name")` becomes `spec.tenants[0].name`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -98,13 +98,13 @@ def format_path(path: KeyPath) -> str:
 
 
 def read_text(file: Path) -> str:
-    """The text of a policy file; raises `PolicyError` if it cannot be read."""
+    """The text of a policy file. Raises `PolicyError` if it cannot be read."""
 
     def refused(reason: str) -> PolicyError:
         return PolicyError([Problem(str(file), None, (), reason)])
 
     try:
-        # Non-blocking: opening a pipe without a writer would wait for ever.
+        # Open without blocking, because opening a pipe that has no writer would wait for ever.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as stream:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -167,7 +167,7 @@ def parse(text: str, file: str) -> list[Document]:
 
 
 class _Builder:
-    """Turns one node tree into a `Document`."""
+    """Builds a `Document` from one tree of YAML nodes."""
 
     def __init__(self, loader: yaml.SafeLoader, file: str, problems: list[Problem]) -> None:
         self.loader = loader

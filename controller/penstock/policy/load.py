@@ -1,4 +1,4 @@
-"""Loads and validates policy files; every error has its file, line, column and key path."""
+"""Loading and validation of policy files; errors have the file, line, column and key path."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadedPolicy:
-    """A validated policy and its position in a file."""
+    """A validated policy with its position in a file."""
 
     policy: QuotaPolicy
     file: str
@@ -46,7 +46,7 @@ class LoadedPolicy:
 
 
 def load_files(files: Iterable[Path]) -> list[LoadedPolicy]:
-    """All policies in `files`. Raises one `PolicyError` with the problems of all files."""
+    """All policies in `files`. Raises `PolicyError`, with the problems of all files, if any."""
     problems: list[Problem] = []
     loaded: list[LoadedPolicy] = []
     for file in files:
@@ -67,7 +67,7 @@ def load_files(files: Iterable[Path]) -> list[LoadedPolicy]:
 
 
 def load_text(text: str, file: str) -> list[LoadedPolicy]:
-    """The policies in `text`. Raises `PolicyError`."""
+    """The policies in `text`. Raises `PolicyError` if one of them is invalid."""
     documents = parse(text, file)
     if not documents:
         raise PolicyError(
@@ -115,7 +115,7 @@ def _problem(detail: ErrorDetails, document: Document, file: str) -> Problem:
 
 
 def _path_in_document(location: tuple[int | str, ...], document: Document) -> KeyPath:
-    """An error's location as keys of the file, without the names of union members."""
+    """An error's location as a key path in the file, without the names of union members."""
     path: KeyPath = ()
     for part in location[:-1]:
         if (*path, part) in document.values:

@@ -1,4 +1,4 @@
-"""Selects the policy for a command on a plain machine. Two matching policies are an error."""
+"""Selection of the policy for a command on a plain machine; two matching policies are an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def matches_command(selector: Selector | None, command: str, user: str, uid: int) -> bool:
-    """Whether `selector` matches a command on a plain machine. Label selectors are for Pods."""
+    """Whether `selector` matches a command on a plain machine. Label selectors match only Pods."""
     if selector is None:
         return True
     if selector.match_labels is not None:
@@ -31,7 +31,7 @@ def matches_command(selector: Selector | None, command: str, user: str, uid: int
 def policy_for_command(
     policies: Sequence[LoadedPolicy], command: str, user: str, uid: int
 ) -> LoadedPolicy:
-    """The one policy that matches. Raises `PenstockError` if none or several match."""
+    """The only policy that matches. Raises `PenstockError` if no policy or several match."""
     matching = [p for p in policies if matches_command(p.policy.spec.selector, command, user, uid)]
     if len(matching) == 1:
         return matching[0]

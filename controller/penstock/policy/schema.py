@@ -1,7 +1,7 @@
 """Schema of QuotaPolicy, version v1alpha1.
 
-Requests set quantities; policies set defaults, caps and behaviour. Quantities are exact integers
-(bytes, permille, nanoseconds); see `penstock.model.quantity` for their notation.
+Requests set quantities; policies set defaults, caps and behaviour. Parsed quantities are exact
+integers (bytes, permille, nanoseconds); `penstock.model.quantity` defines how they are written.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from pydantic import (
 )
 
 from penstock.model import parse_cores, parse_duration_ns, parse_memory
-from penstock.model.limits import DEFAULT_GRACE_NS, DEFAULT_STEP, Step
-from penstock.model.quantity import LEAST_MEMORY_BYTES, MOST_GRACE_NS
+from penstock.model.metric import METRICS
+from penstock.model.quantity import LEAST_MEMORY_BYTES, parse_grace_ns
+from penstock.model.terms import DEFAULT_GRACE_NS, DEFAULT_MODE, DEFAULT_STEP, Mode, Step
 
 API_VERSION = "penstock.io/v1alpha1"
+NO_METRIC = f"is empty: give at least one of {', '.join(one.key for one in METRICS.values())}"
 KIND = "QuotaPolicy"
 
 
 def _parse_limit(value: object) -> int:
-    """A memory limit, checked as in admission."""
+    """Parses a memory limit with the same checks as admission."""
     size_bytes = parse_memory(value)
     if size_bytes < LEAST_MEMORY_BYTES:
         raise ValueError(
@@ -76,17 +78,9 @@ DurationNs = Annotated[
 ]
 
 
-def _parse_grace(value: object) -> int:
-    """A grace, checked as in admission."""
-    grace_ns = parse_duration_ns(value, or_none=True)
-    if grace_ns > MOST_GRACE_NS:
-        raise ValueError(f"grace {value!r} is longer than a day: give 0s to 24h")
-    return grace_ns
-
-
 GraceNs = Annotated[
     int,
-    BeforeValidator(_parse_grace),
+    BeforeValidator(parse_grace_ns),
     WithJsonSchema(
         {
             "type": "string",
@@ -101,7 +95,7 @@ PolicyName = Annotated[
 
 
 class _Strict(BaseModel):
-    """Unknown keys are errors; written as in YAML (camelCase aliases)."""
+    """Base of all models: unknown keys are errors, and keys are written in camelCase as in YAML."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -202,8 +196,8 @@ class Metrics(_Strict):
 
     @model_validator(mode="after")
     def _something(self) -> Metrics:
-        if not any((self.cpu, self.memory, self.cores, self.vgpu_memory, self.qps)):
-            raise ValueError("is empty: give at least one of cpu, memory, cores, vgpuMemory, qps")
+        if all(getattr(self, metric) is None for metric in METRICS):
+            raise ValueError(NO_METRIC)
         return self
 
 
@@ -228,7 +222,7 @@ class Spec(_Strict):
     selector: Selector | None = None
     devices: Devices = Devices()
     limits: Limits
-    mode: Literal["strict", "elastic"] = "strict"
+    mode: Mode = DEFAULT_MODE
     allow_unknown: bool = Field(
         default=False,
         alias="allowUnknown",
@@ -252,6 +246,6 @@ class QuotaPolicy(_Strict):
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema of one policy document, for editors."""
+    """The JSON Schema of a policy document, for editors."""
     schema = QuotaPolicy.model_json_schema(by_alias=True)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

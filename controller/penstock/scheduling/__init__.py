@@ -1,1 +1,1 @@
-"""Placement of shares and replica counts: pure decisions, without I/O and without a clock."""
+"""Decisions on the placement of shares and on replica counts, made without I/O and clock."""

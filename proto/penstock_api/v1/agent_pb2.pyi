@@ -94,7 +94,7 @@ class Node(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., machine: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., tenants: _Optional[int] = ..., slowest_round: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., enforces: _Optional[bool] = ..., driver_released: _Optional[str] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("index", "uuid", "name", "memory_bytes", "free_memory_bytes", "free_cores_permille", "tflops", "simulated", "health", "health_reason", "foreign_processes", "foreign", "driver_version", "cuda_version", "compute_capability", "architecture", "profile", "parent", "checkpoint")
+    __slots__ = ("index", "uuid", "name", "memory_bytes", "free_memory_bytes", "free_cores_permille", "tflops", "simulated", "health", "health_reason", "foreign_processes", "foreign", "driver_version", "cuda_version", "compute_capability", "architecture", "profile", "parent", "checkpoint", "owner")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +114,7 @@ class Device(_message.Message):
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     index: int
     uuid: str
     name: str
@@ -133,7 +134,8 @@ class Device(_message.Message):
     profile: str
     parent: str
     checkpoint: str
-    def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., free_memory_bytes: _Optional[int] = ..., free_cores_permille: _Optional[int] = ..., tflops: _Optional[float] = ..., simulated: _Optional[bool] = ..., health: _Optional[str] = ..., health_reason: _Optional[str] = ..., foreign_processes: _Optional[int] = ..., foreign: _Optional[_Iterable[str]] = ..., driver_version: _Optional[str] = ..., cuda_version: _Optional[str] = ..., compute_capability: _Optional[str] = ..., architecture: _Optional[str] = ..., profile: _Optional[str] = ..., parent: _Optional[str] = ..., checkpoint: _Optional[str] = ...) -> None: ...
+    owner: str
+    def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., free_memory_bytes: _Optional[int] = ..., free_cores_permille: _Optional[int] = ..., tflops: _Optional[float] = ..., simulated: _Optional[bool] = ..., health: _Optional[str] = ..., health_reason: _Optional[str] = ..., foreign_processes: _Optional[int] = ..., foreign: _Optional[_Iterable[str]] = ..., driver_version: _Optional[str] = ..., cuda_version: _Optional[str] = ..., compute_capability: _Optional[str] = ..., architecture: _Optional[str] = ..., profile: _Optional[str] = ..., parent: _Optional[str] = ..., checkpoint: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class GrantRequest(_message.Message):
     __slots__ = ("name", "devices", "count", "memory_bytes", "cores_permille", "tflops", "mode", "command", "policy", "oversubscribe", "allow_unknown", "lifetime", "measured", "grace", "labels", "request_id", "candidates", "container", "bound_measured", "bound_grace")
@@ -206,7 +208,7 @@ class GrantResponse(_message.Message):
     def __init__(self, tenant: _Optional[_Union[Tenant, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., cdi_devices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Tenant(_message.Message):
-    __slots__ = ("name", "user", "mode", "shares", "command", "policy", "created", "lifetime", "suspended", "oversubscribed", "labels", "directory", "processes", "finding", "members")
+    __slots__ = ("name", "user", "mode", "shares", "command", "policy", "created", "lifetime", "suspended", "oversubscribed", "labels", "directory", "processes", "finding", "members", "suspension", "host_bytes", "suspension_problem")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +231,9 @@ class Tenant(_message.Message):
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
     FINDING_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    SUSPENSION_FIELD_NUMBER: _ClassVar[int]
+    HOST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SUSPENSION_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     name: str
     user: str
     mode: Mode
@@ -244,7 +249,10 @@ class Tenant(_message.Message):
     processes: int
     finding: str
     members: int
-    def __init__(self, name: _Optional[str] = ..., user: _Optional[str] = ..., mode: _Optional[_Union[Mode, str]] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., command: _Optional[_Iterable[str]] = ..., policy: _Optional[str] = ..., created: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lifetime: _Optional[_Union[Lifetime, str]] = ..., suspended: _Optional[bool] = ..., oversubscribed: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., processes: _Optional[int] = ..., finding: _Optional[str] = ..., members: _Optional[int] = ...) -> None: ...
+    suspension: str
+    host_bytes: int
+    suspension_problem: str
+    def __init__(self, name: _Optional[str] = ..., user: _Optional[str] = ..., mode: _Optional[_Union[Mode, str]] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., command: _Optional[_Iterable[str]] = ..., policy: _Optional[str] = ..., created: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lifetime: _Optional[_Union[Lifetime, str]] = ..., suspended: _Optional[bool] = ..., oversubscribed: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., processes: _Optional[int] = ..., finding: _Optional[str] = ..., members: _Optional[int] = ..., suspension: _Optional[str] = ..., host_bytes: _Optional[int] = ..., suspension_problem: _Optional[str] = ...) -> None: ...
 
 class Share(_message.Message):
     __slots__ = ("device_uuid", "device_index", "device_name", "memory_bytes", "cores_permille", "allowance_permille")
@@ -291,12 +299,14 @@ class ResizeResponse(_message.Message):
     def __init__(self, tenant: _Optional[_Union[Tenant, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SuspendRequest(_message.Message):
-    __slots__ = ("name", "reason")
+    __slots__ = ("name", "reason", "release_memory")
     NAME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_MEMORY_FIELD_NUMBER: _ClassVar[int]
     name: str
     reason: str
-    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    release_memory: bool
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., release_memory: _Optional[bool] = ...) -> None: ...
 
 class SuspendResponse(_message.Message):
     __slots__ = ("tenant",)
@@ -305,10 +315,12 @@ class SuspendResponse(_message.Message):
     def __init__(self, tenant: _Optional[_Union[Tenant, _Mapping]] = ...) -> None: ...
 
 class ResumeRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "devices")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ResumeResponse(_message.Message):
     __slots__ = ("tenant",)

@@ -1,11 +1,13 @@
-/* Does for its parent what may never end: reads of a process that holds its own locks, changes of a
- * file that its owner holds. Whoever waits in the kernel for such a lock cannot be ended, so it is
- * a thread of this process and not of the parent.
+/* penstock-aside performs operations for its parent that may never return, such as reading a
+ * process that holds its own locks, or changing a file that its owner has locked. A thread that
+ * waits in the kernel for such a lock cannot be killed, so these threads belong to this process
+ * instead of to the parent.
  *
- * Requests come on descriptor 0, a stream socket, and answers go there: see struct request and
- * struct answer. A request that takes longer than PATIENCE_MS is answered ETIMEDOUT; while its
- * thread waits on, the same request is answered so at once. With all threads waiting the answer is
- * EBUSY. When the parent has closed its end the process ends, and what waits is left. */
+ * Requests arrive on descriptor 0, a stream socket, and answers are sent there (struct request and
+ * struct answer). A request that takes longer than PATIENCE_MS fails with ETIMEDOUT. While its
+ * thread is still blocked, a repetition of the same request fails at once. When all threads are
+ * blocked, requests fail with EBUSY. When the parent closes its end of the socket, the process
+ * exits without waiting for blocked threads. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -25,13 +27,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#define THREADS 128          /* that may wait for ever */
-#define AT_WORK 16           /* of them, that are not waiting yet */
-#define PATIENCE_MS 20       /* reads; a few microseconds are usual */
-#define FILE_PATIENCE_MS 200 /* changes of files */
+#define THREADS 128          /* maximum number of threads, including blocked ones */
+#define AT_WORK 16           /* number of threads that are kept unblocked */
+#define PATIENCE_MS 20       /* time limit for a read, which usually takes a few microseconds */
+#define FILE_PATIENCE_MS 200 /* time limit for a change of a file */
 #define STACK_BYTES (256u << 10)
 #define LONGEST_PATH 4096u
-#define PREFIX "PENSTOCK_" /* variables of an environment that are told */
+/* first part of the names of the environment variables that are returned */
+#define PREFIX "PENSTOCK_"
 
 enum what {
   STAT,
@@ -58,18 +61,18 @@ static const struct {
 struct request {
   uint32_t id;
   uint32_t what;
-  int64_t number; /* READS: the pid; CUT: bytes that are left; OWN: the mode */
+  int64_t number; /* the process ID if what <= READS, the new size for CUT, the mode for OWN */
   uint32_t path_bytes;
   uint32_t unused;
-  /* the path follows */
+  /* followed by the path */
 };
 
 struct answer {
   uint32_t id;
-  int32_t error; /* errno; 0: none */
+  int32_t error; /* errno, 0 on success */
   int64_t number;
   uint64_t bytes;
-  /* that many bytes follow */
+  /* followed by `bytes` bytes */
 };
 
 struct task {
@@ -79,13 +82,13 @@ struct task {
 };
 
 static struct worker {
-  struct task *task; /* NULL: none */
+  struct task *task; /* NULL if idle */
   uint64_t since_ms;
-  bool is_given_up; /* its task is answered */
+  bool is_given_up; /* the task has been answered with ETIMEDOUT */
 } workers[THREADS];
 static unsigned worker_count, given_up;
 static struct task *first, **last = &first;
-static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER; /* of all above */
+static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER; /* guards the variables above */
 static pthread_cond_t work_came = PTHREAD_COND_INITIALIZER, busy = PTHREAD_COND_INITIALIZER;
 static pthread_mutex_t output = PTHREAD_MUTEX_INITIALIZER;
 
@@ -127,8 +130,9 @@ static void answer(const struct request *to, int error, const char *text, size_t
   if (!written) _exit(0); /* the parent has ended */
 }
 
-/* Of an environment, the variables that begin with PREFIX, each behind a zero byte; one zero byte
- * where there are others alone, and nothing of an empty one. */
+/* Keeps only the variables of an environment whose names begin with PREFIX, each after a zero byte.
+ * Leaves a single zero byte if there are no such variables, and nothing if the environment is
+ * empty. */
 static size_t pick_variables(char *text, size_t bytes) {
   char *kept = malloc(bytes + 2);
   if (!kept) return 0;
@@ -149,8 +153,9 @@ static size_t pick_variables(char *text, size_t bytes) {
   return length;
 }
 
-/* The namespace of a living thread of the process `pid`, open; -1: errno tells why. The first
- * thread may end before others, and tells nothing then. */
+/* Opens the mount namespace of a living thread of process `pid`. Returns -1 with errno on failure.
+ * All threads are tried, because the main thread may end before the others and then has no
+ * namespace. */
 static int open_mounts(long long pid, long *thread) {
   char path[64];
   *thread = (long)pid;
@@ -170,8 +175,9 @@ static int open_mounts(long long pid, long *thread) {
   return fd;
 }
 
-/* As text: the mount namespace's number, the thread that it is of, and of the user namespace that
- * it belongs to the number and who made it; -1 where that is none of ours. */
+/* Writes four numbers as text: the mount namespace, the thread that it was read from, the user
+ * namespace that owns it, and the owner of that user namespace. The last two are -1 if the user
+ * namespace is not visible to this process. */
 static int read_mounter(long long pid, char *text, size_t room) {
   struct stat mounts, users = {0};
   long thread;
@@ -189,7 +195,7 @@ static int read_mounter(long long pid, char *text, size_t room) {
   return error;
 }
 
-/* `*text` is the caller's to free. */
+/* Reads one file of a process into `*text`, which the caller frees. */
 static int read_file(const struct request *wanted, char **text, size_t *bytes) {
   char path[64];
   size_t most = files[wanted->what].most_bytes, room = 16 << 10;
@@ -225,7 +231,8 @@ static int read_file(const struct request *wanted, char **text, size_t *bytes) {
   return error;
 }
 
-/* They take room beside the file's own. */
+/* Removes the extended attributes in the user namespace, because they take up space in addition to
+ * the file's contents. */
 static void remove_user_attributes(int fd) {
   char names[64 << 10];
   ssize_t bytes = flistxattr(fd, names, sizeof names);
@@ -234,7 +241,8 @@ static void remove_user_attributes(int fd) {
 }
 
 static int cut(const char *path, int64_t bytes) {
-  int fd = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC); /* a link: /proc/PID/fd/N */
+  /* may be a link such as /proc/PID/fd/N */
+  int fd = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return errno;
   int error = ftruncate(fd, bytes) ? errno : 0;
   remove_user_attributes(fd);
@@ -282,7 +290,7 @@ static bool is_same(const struct task *one, const struct task *other) {
   return one->request.number == other->request.number;
 }
 
-/* With `guard`: whether a thread waits for the same already. */
+/* Returns whether a thread is already blocked on the same request. The caller holds `guard`. */
 static bool is_waited_for(const struct task *task) {
   for (unsigned i = 0; i < worker_count; i++)
     if (workers[i].is_given_up && is_same(workers[i].task, task)) return true;
@@ -314,8 +322,8 @@ static void *work(void *argument) {
   return NULL;
 }
 
-/* With `guard`: as many threads as are to work, and are not given up. */
-static void hire(void) {
+/* Starts threads until AT_WORK of them are not blocked. The caller holds `guard`. */
+static void start_threads(void) {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, STACK_BYTES);
@@ -328,7 +336,8 @@ static void hire(void) {
   pthread_attr_destroy(&attributes);
 }
 
-/* With `guard`, which is let go of meanwhile: tells of the tasks that take too long. */
+/* Answers the tasks that have taken too long. The caller holds `guard`, which is released in the
+ * meantime. */
 static bool give_up_late_ones(void) {
   struct request late[THREADS];
   unsigned count = 0, at_work = 0;
@@ -342,7 +351,7 @@ static bool give_up_late_ones(void) {
     given_up++;
     late[count++] = one->task->request;
   }
-  hire();
+  start_threads();
   struct task *refused = NULL;
   if (given_up == worker_count && worker_count == THREADS) {
     refused = first;
@@ -390,10 +399,10 @@ static struct task *next_request(void) {
 
 int main(void) {
   signal(SIGPIPE, SIG_IGN);
-  signal(SIGINT, SIG_IGN); /* of a terminal, for the parent */
+  signal(SIGINT, SIG_IGN); /* a terminal's interrupt is meant for the parent */
   pthread_t watcher;
   pthread_mutex_lock(&guard);
-  hire();
+  start_threads();
   pthread_mutex_unlock(&guard);
   if (pthread_create(&watcher, NULL, watch, NULL)) return 1;
   struct task *task;
@@ -402,8 +411,8 @@ int main(void) {
     *last = task;
     last = &task->next;
     pthread_cond_signal(&work_came);
-    pthread_cond_signal(&busy); /* with all threads given up nobody else would see it */
+    pthread_cond_signal(&busy); /* the watcher answers the task if all threads are blocked */
     pthread_mutex_unlock(&guard);
   }
-  _exit(0); /* what waits in the kernel is not waited for */
+  _exit(0); /* exits without waiting for blocked threads */
 }

@@ -1,6 +1,6 @@
-/* Files by the system calls themselves. The C library's functions of these names are points at
- * which a thread can be cancelled, and locks are held where these are called; and a program may
- * have functions of these names of its own. */
+/* File access by direct system calls. libc's functions are not used because they are cancellation
+ * points, which must not be reached while a lock is held, and because a program may define
+ * functions with the same names. */
 #pragma once
 
 #include <fcntl.h>

@@ -18,7 +18,8 @@ static void write_line(const char *target, const char *line, size_t length) {
     (void)ignored;
     return;
   }
-  /* Opened for each line: a host program may close every descriptor it does not know. */
+  /* The file is opened for each line because a host program may close every descriptor that it does
+   * not know. */
   int fd = penstock_file_open(target, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return;
   ssize_t ignored = penstock_file_write(fd, line, length);

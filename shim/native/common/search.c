@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* secure_getenv */
+#define _GNU_SOURCE /* for secure_getenv */
 #include "common/search.h"
 
 #include <dlfcn.h>
@@ -9,7 +9,7 @@
 
 #include "common/log.h"
 
-/* Where distributions, container toolkits and WSL put the driver's libraries. */
+/* Where distributions, container toolkits and WSL install the driver's libraries. */
 static const char *const folders[] = {
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu/nvidia/current",
@@ -54,7 +54,7 @@ void *penstock_search_below(const penstock_search *search) {
     void *library = open_in(search, folders[i], strlen(folders[i]));
     if (library) return library;
   }
-  penstock_log("%s: not in LD_LIBRARY_PATH or the usual folders", search->file);
+  penstock_log("%s is not in LD_LIBRARY_PATH or the usual folders", search->file);
   return NULL;
 }
 

@@ -1,22 +1,24 @@
-/* Finding the vendor's library below a library of the shim. */
+/* Search for the vendor's library that one of the shim's libraries forwards to. */
 #pragma once
 
 #include <stdbool.h>
 #include <sys/stat.h>
 
-/* How a library of the shim opens what lies below it. */
+/* What to search for and how to open it. */
 typedef struct penstock_search {
-  const char *file;   /* "libcuda.so.1" */
-  const char *marker; /* whatever exports this is the shim itself (below.h) */
-  void *(*open)(const char *path, int flags); /* a dlopen that is not redirected to the shim */
+  const char *file;   /* such as "libcuda.so.1" */
+  const char *marker; /* symbol that only the shim itself exports (below.h) */
+  void *(*open)(const char *path, int flags); /* dlopen without redirection to the shim */
 } penstock_search;
 
-/* Opens the library at this absolute path, unless it is the shim (which may be mounted there).
- * NULL when that cannot be done. */
+/* Opens the library at an absolute path. Returns NULL if that fails or if the library is the shim,
+ * which may be mounted at that path. */
 void *penstock_open_below(const penstock_search *search, const char *path);
 
-/* What the loader would have found without the shim: LD_LIBRARY_PATH, then the usual folders. */
+/* Opens the library that the loader would find without the shim, first in LD_LIBRARY_PATH and then
+ * in the usual folders. Returns NULL if there is none. */
 void *penstock_search_below(const penstock_search *search);
 
-/* What lies at the first place of that search that has such a file; false when none has. */
+/* Calls stat on the first file of this name in the order of penstock_search_below. Returns false if
+ * there is none. */
 bool penstock_search_stat(const char *file, struct stat *out);

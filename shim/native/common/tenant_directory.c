@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* secure_getenv */
+#define _GNU_SOURCE /* for secure_getenv */
 #include "common/tenant_directory.h"
 
 #include <errno.h>

@@ -8,9 +8,10 @@
 
 #include "container/json.h"
 
-#define LONGEST_DOCUMENT (16u << 20) /* bytes; a configuration with thousands of mounts is less */
+/* bytes; a configuration with thousands of mounts is smaller */
+#define LONGEST_DOCUMENT (16u << 20)
 
-/* All of `fd` as a string; NULL: it cannot be read, or is longer than any such document. */
+/* Reads all of `fd` into a string. Returns NULL if it cannot be read or is too long. */
 static char *read_all(int fd) {
   size_t size = 0, room = 1 << 16;
   char *text = malloc(room);

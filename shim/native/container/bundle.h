@@ -1,8 +1,10 @@
-/* The container that is being made, as the runtime tells its hooks about it. */
+/* The container that is being created, from the OCI state that the runtime passes to its hooks. */
 #pragma once
 
 #include <limits.h>
 #include <stdbool.h>
 
-/* Finds the container's root from the OCI state on standard input. False, with what is wrong. */
+/* Reads the path of the container's root from the OCI state on standard input. Returns false with
+ * the reason in `wrong` on failure.
+ */
 bool bundle_root(char root[PATH_MAX], const char **wrong);

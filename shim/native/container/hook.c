@@ -1,14 +1,16 @@
-/* A createContainer hook: puts the shim in front of the image's own /etc/ld.so.preload.
+/* OCI createContainer hook that loads the shim before the libraries in the image's own
+ * /etc/ld.so.preload.
  *
  *     penstock-container-hook FOLDER LIBRARY...
  *
- * The runtime starts it in the container's mount namespace, before the container's root becomes the
- * root, with the OCI state on standard input. FOLDER and LIBRARY are paths in the container. FOLDER
- * is an empty folder of the mounted shim: a small tmpfs on it holds the file, which is mounted
- * read-only over /etc/ld.so.preload. Nothing of the image's is written, but an empty file where it
- * has none, for a mount needs one.
+ * The runtime starts the hook in the container's mount namespace, before the container's root
+ * becomes the root directory, with the OCI state on standard input. FOLDER and LIBRARY are paths in
+ * the container. FOLDER is an empty folder inside the mounted shim. The hook mounts a small tmpfs
+ * on FOLDER, writes the new preload file there, and mounts that file read-only over
+ * /etc/ld.so.preload. It does not change the image, except that it creates an empty
+ * /etc/ld.so.preload if there is none, because a bind mount needs a target.
  *
- * It fails rather than let a container start without the preload.
+ * If any step fails, the hook fails too, so that no container starts without the shim.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -26,7 +28,8 @@
 #include "container/bundle.h"
 
 #define PRELOAD "/etc/ld.so.preload"
-#define LONGEST_PRELOAD (64u << 10) /* bytes of the image's own; a list of paths */
+/* maximum size of the image's own preload file, which is a list of paths */
+#define LONGEST_PRELOAD (64u << 10)
 #define HARMLESS (MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
 _Noreturn static void give_up(const char *format, ...) {
@@ -41,8 +44,8 @@ _Noreturn static void give_up(const char *format, ...) {
   exit(1);
 }
 
-/* From here on every path, and every link in the image, means what it will mean in the container.
- */
+/* Enters the container's root, so that all later paths and symbolic links are resolved inside the
+ * container. */
 static void enter_root(void) {
   char root[PATH_MAX];
   const char *wrong;
@@ -51,7 +54,7 @@ static void enter_root(void) {
   if (chdir(root) || chroot(".")) give_up("cannot enter the container's root %s", root);
 }
 
-/* The image's own file; its length, 0 without one. */
+/* Reads the image's own preload file. Returns its length, 0 if there is no such file. */
 static size_t read_own(char *text, size_t size) {
   int fd = open(PRELOAD, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) return 0;
@@ -71,7 +74,7 @@ static size_t read_own(char *text, size_t size) {
   return length;
 }
 
-/* A folder of the container's own to put the file in. */
+/* Mounts a tmpfs to hold the new preload file. */
 static void mount_folder(const char *folder, const char *file) {
   bool twice = access(file, F_OK) == 0;
   errno = 0;
@@ -103,7 +106,7 @@ static void write_preload(const char *path, char *const *libraries, const char *
   if (fchmod(fd, 0644) || close(fd)) give_up("cannot write %s", path);
 }
 
-/* An empty file to mount on. */
+/* Creates an empty /etc/ld.so.preload as a mount target. */
 static void make_place(void) {
   if (mkdir("/etc", 0755) && errno != EEXIST) give_up("the image's root cannot be written");
   int fd = open(PRELOAD, O_RDONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEEPEST 64 /* nested values; an OCI document has far fewer */
+#define DEEPEST 64 /* maximum depth of nested values; OCI documents have far fewer */
 
 static const char *skip_blanks(const char *at) { return at + strspn(at, " \t\r\n"); }
 
-/* Behind the string that begins at `at`; NULL: it does not end. */
+/* Returns the position after the string that begins at `at`, or NULL if it is unterminated. */
 static const char *skip_string(const char *at) {
   for (at++; *at && *at != '"'; at++) {
     if (*at == '\\' && !*++at) return NULL;
@@ -16,7 +16,7 @@ static const char *skip_string(const char *at) {
   return *at ? at + 1 : NULL;
 }
 
-/* Behind the value that begins at `at`; NULL: it does not end. */
+/* Returns the position after the value that begins at `at`, or NULL if it is unterminated. */
 static const char *skip_value(const char *at) {
   int depth = 0;
   do {
@@ -58,9 +58,9 @@ static size_t put_utf8(unsigned code, char *out) {
   return 3;
 }
 
-/* The character that an escape means, `at` behind the backslash; moves `at` to its last letter.
- * Writers put other characters than control ones as they are, so pairs of surrogates are refused.
- */
+/* Decodes an escape sequence, where `at` points after the backslash, and moves `at` to its last
+ * character. Surrogate pairs are refused, because programs that write OCI documents escape only
+ * control characters. */
 static bool unescape(const char **at, unsigned *code) {
   static const char letters[] = "bfnrt\"\\/", meant[] = "\b\f\n\r\t\"\\/";
   const char *known = **at ? strchr(letters, **at) : NULL;
@@ -97,7 +97,7 @@ static bool copy_string(const char *at, char *out, size_t size) {
   return true;
 }
 
-/* The value of a member of the object at `at`; NULL: it has none of that name. */
+/* Returns the value of a member of the object at `at`, or NULL if there is no such member. */
 static const char *find_member(const char *at, const char *name) {
   char found[256];
   at = skip_blanks(at);

@@ -1,10 +1,11 @@
-/* As much of JSON as the OCI documents need: finding one string by the names that lead to it. */
+/* Minimal JSON reader for OCI documents, which finds one string by the names of its members. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Copies the string at `first` of the document's outer object, or at `second` of the object at
- * `first`. False: it is not there, is no string, does not fit, or the document is none. */
+/* Copies the string in member `first` of the document's top-level object, or in member `second` of
+ * the object in member `first`. Returns false if there is no such string, if it does not fit, or if
+ * the document is invalid. */
 bool json_find_string(const char *document, const char *first, const char *second, char *out,
                       size_t size);

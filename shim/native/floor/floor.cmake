@@ -1,10 +1,12 @@
-# The shim and the simulated driver run with glibc 2.17 and later. Functions that have moved to another library or got a
-# new version since would be bound to the new one; the linker is shown empty libraries first, which
-# export them as glibc 2.17 did. At run time the libraries of those names are glibc's own.
+# The shim and the simulated driver run with glibc 2.17 and later. A function that has since moved to
+# another library or received a new version would be bound to that new version. The linker therefore
+# first reads empty libraries that export such functions as glibc 2.17 did. At run time, glibc's own
+# libraries are used.
 #
-# To bring a new function down: its name and version into the .S and .map of the library that had it
-# in 2.17, or, where 2.17 had none, its system call into glibc_floor.c. tests/containers names those
-# that are missing. Not for sanitizers, which bring their own, and x86-64 only, as the forwarders.
+# To add a function, put its name and version into the .S and .map files of the library that had it in
+# glibc 2.17. If 2.17 lacked it, put its system call into glibc_floor.c. tests/containers reports
+# missing functions. The empty libraries are not used with sanitizers, which have their own versions of
+# these functions, and only on x86-64, like the forwarders.
 set(FLOOR_SOURCES "")
 set(FLOOR_LIBRARIES "")
 if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64" AND NOT PENSTOCK_SANITIZE)
@@ -27,7 +29,7 @@ function(penstock_glibc_floor)
   foreach(target ${ARGN})
     target_link_libraries(${target} PRIVATE -Wl,--push-state,--as-needed ${FLOOR_LIBRARIES}
                           -Wl,--pop-state)
-    # No path to the empty libraries may get into what is built.
+    # The built libraries must not contain the path of the empty libraries.
     set_target_properties(${target} PROPERTIES SKIP_BUILD_RPATH ON)
   endforeach()
 endfunction()

@@ -1,6 +1,5 @@
-/* Functions that glibc has had as exports only since a release above our floor, as the kernel's
- * calls that they are. Hidden: for this library alone. The other half of the floor is floor.cmake.
- */
+/* System calls that replace glibc functions newer than the oldest glibc we support. They are
+ * hidden, so that only this library uses them. floor.cmake does the rest. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -8,7 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Until 2.33 the headers had these inline. */
+/* Before glibc 2.33, the headers defined these functions inline. */
 #if __GLIBC_PREREQ(2, 33)
 int stat(const char *path, struct stat *found) {
   return (int)syscall(SYS_newfstatat, AT_FDCWD, path, found, 0);

@@ -1,33 +1,34 @@
-/* Arrays and mipmapped arrays: charged by their description, as an upper bound.
+/* Arrays and mipmapped arrays. They are charged according to their description, as an upper
+ * bound.
  *
- * The driver lays a plane out in columns of 64 bytes by 8 rows, up to 32 of them one above the
- * other as the plane is high; what a level needs is counted in whole columns, and large ones in
- * whole slabs. (Of common order for this driver family: that the rest is not rounded up in depth,
- * too, is to be seen on a real device.) Arrays whose memory is mapped in later (sparse, deferred)
- * cost nothing by themselves.
- */
+ * The driver lays out a plane in columns 64 bytes wide. A column is a stack of up to 32 pieces of 8
+ * rows, depending on the height of the plane. A level is counted in whole columns, and a large
+ * level in whole slabs. (This is usual for this driver family; whether depth is rounded up as well
+ * must be checked on a real device.) Arrays whose memory is mapped in later (sparse, deferred) cost
+ * nothing by themselves. */
 #include "hooks/array.h"
 
-#include "charge.h"
+#include "contexts/contexts.h"
+#include "memory/charge.h"
 #include "hooks/hook.h"
 
 #define COLUMN_BYTES 64
 #define PIECE_ROWS 8
-#define MOST_PIECES 32 /* in a column */
+#define MOST_PIECES 32 /* pieces in a column */
 
 typedef struct plane {
-  uint8_t bits; /* one texel of the array's width takes so many in a row of this plane */
-  uint8_t flat; /* the plane is so many times half as high */
+  uint8_t bits; /* bits per texel of the array's width, in a row of this plane */
+  uint8_t flat; /* number of times that the height is halved for this plane */
 } plane;
 
 typedef struct format {
   plane planes[3];
 } format;
 
-/* What a texel of `channels` takes. Of formats that say how many those are, whatever the program
- * says; of block-compressed ones as if a block were a texel, which it may be. */
+/* Returns the texel size of a format with this many channels; formats that define their own number
+ * ignore `channels`. In block-compressed formats a block counts as one texel, as an upper bound. */
 static format format_of(CUarray_format name, unsigned channels) {
-  unsigned count = channels > 4 ? 4 : channels ? channels : 1; /* none has more */
+  unsigned count = channels > 4 ? 4 : channels ? channels : 1; /* no format has more channels */
   switch ((int)name) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
     case CU_AD_FORMAT_SIGNED_INT8:
@@ -104,7 +105,7 @@ static format format_of(CUarray_format name, unsigned channels) {
     case CU_AD_FORMAT_UINT16_PLANAR_444:
       return (format){{{16, 0}, {16, 0}, {16, 0}}};
     default:
-      return (format){{{128, 0}}}; /* none is larger */
+      return (format){{{128, 0}}}; /* the largest possible format */
   }
 }
 
@@ -117,7 +118,7 @@ static uint64_t in_whole(uint64_t amount, uint64_t block) {
   return amount > UINT64_MAX / 2 ? UINT64_MAX / 2 : (amount + block - 1) / block * block;
 }
 
-/* Rows of a column, which is no higher than it must be. */
+/* Returns the height of a plane, rounded up to whole columns. */
 static uint64_t in_whole_columns(uint64_t height) {
   uint64_t pieces = 1;
   if (height <= 1) return 1;
@@ -125,7 +126,8 @@ static uint64_t in_whole_columns(uint64_t height) {
   return in_whole(height, pieces * PIECE_ROWS);
 }
 
-/* One level; 0 for height or depth means that the array lacks that dimension. */
+/* Returns the size of one level. A height or depth of 0 means that the array lacks that
+ * dimension. */
 static uint64_t level_bytes(uint64_t width, uint64_t height, uint64_t depth, format f) {
   uint64_t bytes = 0;
   for (int i = 0; i < 3 && f.planes[i].bits; i++) {
@@ -143,9 +145,9 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d) {
   return level_bytes(d->Width, d->Height, d->Depth, format_of(d->Format, d->NumChannels));
 }
 
-#define MOST_LEVELS 18 /* of the longest side */
+#define MOST_LEVELS 18 /* number of levels for the longest possible side */
 
-/* Layers do not shrink from level to level. */
+/* Returns the size of all levels. The number of layers does not shrink from level to level. */
 static uint64_t mipmap_bytes(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels) {
   bool layered = d.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
   uint64_t bytes = 0;
@@ -158,7 +160,7 @@ static uint64_t mipmap_bytes(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels) {
   return bytes;
 }
 
-/* What no device takes, nor any format. */
+/* Length beyond what any device or format supports. */
 #define LONGEST_SIDE 131072
 static bool is_likely(const CUDA_ARRAY3D_DESCRIPTOR *d) {
   return d->Width > 0 && d->Width <= LONGEST_SIDE && d->Height <= LONGEST_SIDE &&
@@ -172,7 +174,7 @@ static bool exceeds(CUdevice device, CUdevice_attribute most, size_t side) {
 }
 #define EXCEEDS(name, side) exceeds(device, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE##name, side)
 
-/* Is the shape one that the current device takes? Asked only where the answer matters. */
+/* Returns true if the current device supports the shape. Called only if the result matters. */
 static bool is_possible(const CUDA_ARRAY3D_DESCRIPTOR *d) {
   CUdevice device;
   if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) return true;
@@ -188,7 +190,7 @@ static bool is_possible(const CUDA_ARRAY3D_DESCRIPTOR *d) {
   if (d->Depth) {
     bool usual = !EXCEEDS(3D_WIDTH, d->Width) && !EXCEEDS(3D_HEIGHT, d->Height) &&
                  !EXCEEDS(3D_DEPTH, d->Depth);
-    bool others = EXCEEDS(3D_WIDTH_ALTERNATE, SIZE_MAX); /* are there any? */
+    bool others = EXCEEDS(3D_WIDTH_ALTERNATE, SIZE_MAX); /* the device reports alternative limits */
     return usual ||
            (others && !EXCEEDS(3D_WIDTH_ALTERNATE, d->Width) &&
             !EXCEEDS(3D_HEIGHT_ALTERNATE, d->Height) && !EXCEEDS(3D_DEPTH_ALTERNATE, d->Depth));
@@ -197,7 +199,7 @@ static bool is_possible(const CUDA_ARRAY3D_DESCRIPTOR *d) {
   return !EXCEEDS(2D_WIDTH, d->Width) && !EXCEEDS(2D_HEIGHT, d->Height);
 }
 
-/* Is the format one that the driver takes? A small array of it tells. */
+/* Returns true if the driver supports the format, which is tested by creating a small array. */
 static bool is_format(const CUDA_ARRAY3D_DESCRIPTOR *d, int grant) {
   const CUDA_ARRAY_DESCRIPTOR small = {
       .Width = 64, .Height = 64, .Format = d->Format, .NumChannels = d->NumChannels};
@@ -209,9 +211,10 @@ static bool is_format(const CUDA_ARRAY3D_DESCRIPTOR *d, int grant) {
   return result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Before the driver's call: charges what the array takes, `*before` of it. What the driver will
- * refuse for its shape or format gets its own answer, over the quota as well; should it take it
- * after all, it is charged once that is known. */
+/* Charges the array's size before the driver's call, and stores the charge in `*before`. An array
+ * that the driver will refuse because of its shape or format is forwarded uncharged even if it
+ * exceeds the quota, so that the program gets the driver's error. If the driver accepts it after
+ * all, the array is charged then. */
 static CUresult admit(const CUDA_ARRAY3D_DESCRIPTOR *d, bool likely, int grant, uint64_t bytes,
                       uint64_t *before) {
   *before = 0;

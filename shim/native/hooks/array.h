@@ -2,5 +2,5 @@
 
 #include <stdint.h>
 
-/* The memory that was mapped into a sparse array or mipmapped array is let go. */
+/* Releases the memory that was mapped into a sparse array or mipmapped array. */
 void penstock_vmm_array_destroyed(uint64_t array);

@@ -1,12 +1,12 @@
-/* Contexts cost device memory: a reserve by device model, charged at the first retain of a primary
- * context and at every creation of another one. */
-#include "charge.h"
-#include "contexts.h"
+/* Contexts. They use device memory: a reserve that depends on the device model is charged at the
+ * first retain of a primary context and at each creation of another context. */
+#include "memory/charge.h"
+#include "contexts/contexts.h"
 #include "common/log.h"
 #include "hooks/hook.h"
 #include "hooks/launch.h"
-#include "primary.h"
-#include "reserve.h"
+#include "contexts/primary.h"
+#include "memory/reserve.h"
 
 CUresult CUDAAPI HOOK_NAME(cuDevicePrimaryCtxRetain)(CUcontext *context, CUdevice device) {
   if (!context) return REAL(cuDevicePrimaryCtxRetain)(context, device);
@@ -21,8 +21,8 @@ CUresult CUDAAPI HOOK_NAME(cuDevicePrimaryCtxRetain)(CUcontext *context, CUdevic
   return result;
 }
 
-/* After a release or reset: is the primary context that there was no more? Others may hold it whom
- * the shim does not see, as the CUDA runtime does; or have retained a new one already. */
+/* Returns true if the primary context is gone after a release or reset. Holders that the shim does
+ * not see, like the CUDA runtime, may still retain it, or may already have retained a new one. */
 static bool is_gone(CUdevice device, CUcontext context, unsigned long long id) {
   unsigned int flags;
   int active = 1;
@@ -30,7 +30,8 @@ static bool is_gone(CUdevice device, CUcontext context, unsigned long long id) {
   return !active || penstock_primary_id_of(context) != id;
 }
 
-/* Then neither is what was in it. */
+/* Releases or resets the primary context. If the context is gone afterwards, so are the objects in
+ * it. */
 static CUresult leave_primary(CUdevice device, CUresult (*leave)(CUdevice)) {
   uint64_t generation = penstock_primary_generation(device);
   unsigned long long id;
@@ -113,8 +114,8 @@ CUresult CUDAAPI HOOK_NAME(cuCtxCreate_v4)(CUcontext *context, CUctxCreateParams
 DESTROY(cuCtxDestroy)
 DESTROY(cuCtxDestroy_v2)
 
-/* The old way: a context goes with the last of its users. `detail` counts those beyond the first.
- */
+/* Changes the number of users of a context of the old API, in which a context ends with its last
+ * user. `detail` counts the users beyond the first. */
 static uint64_t add_user(CUcontext context, int64_t change) {
   penstock_object entry;
   if (!penstock_object_take(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)context, &entry)) return 0;
@@ -143,8 +144,9 @@ CUresult CUDAAPI HOOK_NAME(cuCtxDetach)(CUcontext context) {
   return penstock_context_left(&departure, result);
 }
 
-/* A green context holds the device's primary one, which comes to be with it if there is none: the
- * shim retains it as well, to charge it as any other. */
+/* Retains the device's primary context for a green context. The driver's green context retains the
+ * primary context too, and creates it if there is none; the shim's own retain makes sure that it is
+ * charged like any other. */
 static CUresult hold_primary(CUdevice device, uint64_t *held) {
   CUcontext primary;
   CUresult result = HOOK_NAME(cuDevicePrimaryCtxRetain)(&primary, device);
@@ -154,7 +156,8 @@ static CUresult hold_primary(CUdevice device, uint64_t *held) {
 
 static void let_primary_go(uint64_t held) {
   CUdevice device = (CUdevice)(held & 255);
-  if (penstock_primary_generation(device) == held >> 8) { /* not reset since */
+  /* The primary context was not reset since. */
+  if (penstock_primary_generation(device) == held >> 8) {
     HOOK_NAME(cuDevicePrimaryCtxRelease_v2)(device);
   }
 }
@@ -179,11 +182,12 @@ CUresult CUDAAPI HOOK_NAME(cuGreenCtxCreate)(CUgreenCtx *context, CUdevResourceD
                            .detail = held,
                            .grant = (int16_t)grant,
                            .kind = PENSTOCK_GREEN_CONTEXT};
-  if (!penstock_object_put(&green)) penstock_log("no memory to remember a green context");
+  if (!penstock_object_put(&green)) penstock_log("no host memory left to record a green context");
   return result;
 }
 
-/* Drivers may keep what was allocated in a green context: that is the primary context's then. */
+/* Leaves objects that were allocated in a green context to the primary context, because drivers may
+ * keep that memory. */
 static void leave_to(CUdevice device, penstock_departure *departure) {
   CUcontext primary = penstock_primary_context(device, NULL);
   size_t kept = 0;
@@ -202,7 +206,7 @@ static void leave_to(CUdevice device, penstock_departure *departure) {
   departure->count = kept;
 }
 
-/* The context that a green one appears as: paid for already. */
+/* The context that represents a green context is already charged. */
 CUresult CUDAAPI HOOK_NAME(cuCtxFromGreenCtx)(CUcontext *context, CUgreenCtx green) {
   CUresult result = REAL(cuCtxFromGreenCtx)(context, green);
   penstock_object entry;
@@ -231,8 +235,9 @@ CUresult CUDAAPI HOOK_NAME(cuGreenCtxDestroy)(CUgreenCtx green) {
   return result;
 }
 
-/* The CUDA runtime asks for this after it has retained a primary context through a private table:
- * the first that is seen of it. Where it does not fit, the next allocation in it says so. */
+/* The CUDA runtime calls this function after it has retained a primary context through a private
+ * table. The shim does not see that retain, so the context is charged here. If it does not fit, the
+ * next allocation in it fails. */
 CUresult CUDAAPI HOOK_NAME(cuCtxGetCurrent)(CUcontext *context) {
   CUresult result = REAL(cuCtxGetCurrent)(context);
   if (result == CUDA_SUCCESS && *context && !penstock_context_is_known(*context)) {

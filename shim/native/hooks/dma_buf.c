@@ -1,30 +1,30 @@
-/* Device memory handed out as a dma-buf: the descriptor, and whatever driver of the kernel took it
- * up, keeps the memory after it is freed and unmapped. It stays charged as long.
- */
+/* Device memory exported as a dma-buf. The descriptor and any kernel driver that imported it keep
+ * the memory after it is freed and unmapped, and the memory stays charged for that long. */
 #include <unistd.h>
 
-#include "charge.h"
+#include "memory/charge.h"
 #include "hooks/hook.h"
 #include "hooks/vmm.h"
-#include "shares.h"
+#include "memory/shares.h"
 
 static bool keep_linear(CUdeviceptr pointer, int descriptor, bool *is_known) {
   penstock_object object;
   CUdeviceptr base = pointer;
   REAL(cuMemGetAddressRange_v2)(&base, NULL, pointer);
   if (!penstock_vmm_lock()) return false;
-  *is_known = penstock_object_take(PENSTOCK_DEVICE_MEMORY, base, &object); /* as in ipc.c */
+  /* Taken out of the table for one thread at a time, as in ipc.c. */
+  *is_known = penstock_object_take(PENSTOCK_DEVICE_MEMORY, base, &object);
   if (*is_known) {
     if (!object.in_slab) penstock_shares_keep_for(&object, descriptor);
     penstock_object_put(&object);
   }
   penstock_vmm_unlock();
-  /* Of a small block the descriptor keeps the slab, which others of this process lie in too. */
+  /* For a small block the descriptor keeps the whole slab, which other blocks may share. */
   return *is_known && (!object.in_slab ||
                        penstock_shares_charge_for(object.grant, PENSTOCK_SLAB_BYTES, descriptor));
 }
 
-/* Mappings that lie side by side. */
+/* Keeps the charges of the adjacent mappings in a range. */
 static bool keep_mapped(CUdeviceptr at, size_t size, int descriptor, bool *is_known) {
   const CUdeviceptr end = at + size;
   penstock_object mapping;
@@ -36,7 +36,8 @@ static bool keep_mapped(CUdeviceptr at, size_t size, int descriptor, bool *is_kn
   return *is_known;
 }
 
-/* Of a pool, or imported: whose charge it is cannot be told, or it is none of this process's. */
+/* Charges memory of a pool or imported memory, because this process did not charge it or its charge
+ * is unknown. */
 static bool keep_other(CUdeviceptr pointer, size_t size, int descriptor) {
   unsigned type = CU_MEMORYTYPE_DEVICE;
   int ordinal = -1;

@@ -1,18 +1,20 @@
-/* The ways in: cuInit and cuGetProcAddress. */
+/* The entry points of the driver API: cuInit and cuGetProcAddress. */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "hooks/hook.h"
-#include "image.h"
+#include "images/image.h"
 #include "common/log.h"
-#include "mps.h"
-#include "unknown.h"
-#include "visible.h"
+#include "devices/mps.h"
+#include "loading/unknown.h"
+#include "devices/visible.h"
+#include "process/release.h"
 
 CUresult CUDAAPI HOOK_NAME(cuInit)(unsigned int flags) {
   const penstock_process *process = penstock_process_get();
   if (!process) return CUDA_ERROR_SYSTEM_NOT_READY;
+  penstock_release_wait(process);
   bool changed = penstock_visible_begin(process);
   penstock_image_begin();
   CUresult result = REAL(cuInit)(flags);
@@ -24,7 +26,8 @@ CUresult CUDAAPI HOOK_NAME(cuInit)(unsigned int flags) {
 
 #define LONGEST_NAME 128
 
-/* Index of the export of `base` (and its versions) that the driver has at `address`; -1: none. */
+/* Returns the index of the export that the driver has at `address`, which is `base` or one of its
+ * versions, or -1 if there is none. */
 static int index_of_variant(const char *base, const void *address, bool per_thread) {
   static const char *const versions[] = {"", "_v2", "_v3", "_v4", "_v5", "_v6"};
   static const char *const plain_first[] = {"", "_ptsz", "_ptds"};
@@ -36,7 +39,7 @@ static int index_of_variant(const char *base, const void *address, bool per_thre
       snprintf(name, sizeof name, "%s%s%s", base, versions[v], streams[s]);
       int index = penstock_cuda_index(name);
       if (index < 0) continue;
-      /* A driver that was not linked symbolic may hand out what the loader bound: the shim's. */
+      /* A driver that was not linked with -Bsymbolic may return the shim's own export. */
       if (address == penstock_cuda_exports[index]) return index;
       if (address == penstock_driver_symbol(name)) return index;
     }
@@ -46,7 +49,8 @@ static int index_of_variant(const char *base, const void *address, bool per_thre
 
 static bool is_long(const char *symbol) { return strnlen(symbol, LONGEST_NAME) == LONGEST_NAME; }
 
-/* Puts the shim's own export in the place of the driver's function. False: say "not found". */
+/* Replaces the driver's function by the shim's own export. Returns false if the name must be
+ * reported as not found. */
 static bool replace(const char *symbol, void **function, cuuint64_t flags) {
   bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
   int index = is_long(symbol) ? -1 : index_of_variant(symbol, *function, per_thread);
@@ -63,13 +67,14 @@ static bool replace(const char *symbol, void **function, cuuint64_t flags) {
   return false;
 }
 
-/* The driver does not have it. The runtime also asks for "", to see that the function answers. */
+/* Counts a symbol that the driver does not have. The runtime also queries "" to test this
+ * function. */
 static void note_absent(const char *symbol, CUresult result) {
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_FOUND) return;
   if (*symbol) penstock_name_count(PENSTOCK_ASKED_ABSENT, symbol, PENSTOCK_ASKED_REQUEST);
 }
 
-/* Before CUDA 12 there was no status: a name that is not found is an error. */
+/* This version, from before CUDA 12, returns no status, so a name that is not found is an error. */
 CUresult CUDAAPI HOOK_NAME(cuGetProcAddress)(const char *symbol, void **function, int version,
                                              cuuint64_t flags) {
   if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;

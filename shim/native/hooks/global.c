@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "contexts/contexts.h"
 #include "hooks/hook.h"
 
 CUresult penstock_global_found(uint64_t owner, uint64_t covered, CUdeviceptr address,
@@ -19,7 +20,8 @@ CUresult penstock_global_found(uint64_t owner, uint64_t covered, CUdeviceptr add
                               .kind = PENSTOCK_GLOBAL};
   result = penstock_charge_hidden(grant, variable.bytes, PENSTOCK_IMAGE_BLOCKS);
   if (result != CUDA_SUCCESS) return result;
-  if (!penstock_object_add(&variable)) penstock_give_back(&variable); /* another was first */
+  /* Another thread has charged the variable first. */
+  if (!penstock_object_add(&variable)) penstock_give_back(&variable);
   return CUDA_SUCCESS;
 }
 
@@ -29,7 +31,8 @@ static bool take(penstock_object *object, void *argument) {
   if (b->count == b->room) {
     uint64_t room = b->room ? b->room * 2 : 16;
     penstock_object *larger = realloc(b->all, room * sizeof *larger);
-    if (!larger) return false; /* stays charged until the context ends */
+    /* Without memory for a larger list, the rest stays charged until the context ends. */
+    if (!larger) return false;
     b->all = larger;
     b->room = room;
   }
@@ -52,7 +55,7 @@ void penstock_belongings_left(penstock_belongings *belongings, CUresult result) 
   free(belongings->all);
 }
 
-/* The first version says the size in 32 bits. */
+/* The first version of this function returns a 32-bit size. */
 #define GET_GLOBAL(symbol, address_type, size_type)                                              \
   CUresult CUDAAPI HOOK_NAME(symbol)(address_type * pointer, size_type * bytes, CUmodule module, \
                                      const char *name) {                                         \

@@ -1,13 +1,13 @@
-/* Variables of modules and libraries: charged with the image as it declares them. What it did not
- * say is charged when the program asks for the variable. */
+/* Variables of modules and libraries. Those that an image declares are charged with the image, and
+ * the others when the program looks them up. */
 #pragma once
 
-#include "charge.h"
-#include "image.h"
+#include "memory/charge.h"
+#include "images/image.h"
 
-#define PENSTOCK_CODE_MORE_BYTES 4096 /* code may grow by that as it is compiled and placed */
+#define PENSTOCK_CODE_MORE_BYTES 4096 /* most that compiling and placing code may add */
 
-/* What an image is charged with: code, and variables. Managed ones share slabs with nothing. */
+/* Charges of an image for its code and for its variables. Managed variables do not share slabs. */
 static inline uint64_t penstock_code_charge(const penstock_image_size *size) {
   uint64_t code = size->code_bytes;
   if (code && code <= PENSTOCK_SMALL_BYTES - PENSTOCK_CODE_MORE_BYTES) {
@@ -31,24 +31,24 @@ static inline uint64_t penstock_image_charge(const penstock_image_size *size) {
              : all;
 }
 
-/* The largest variable that this charge covers for certain. */
+/* Returns the size of the largest variable that this charge certainly covers. */
 static inline uint64_t penstock_image_covers(const penstock_image_size *size) {
   return size->is_hidden ? 0 : size->data_bytes + size->managed_bytes + size->code_bytes;
 }
 
-/* After the driver said where a variable of `owner` (module or library) lies: charges it, once, if
- * it is larger than what is covered. */
+/* Charges a variable of `owner` (a module or library) once, if it is larger than `covered`; call
+ * after the driver returned the variable's address. */
 CUresult penstock_global_found(uint64_t owner, uint64_t covered, CUdeviceptr address,
                                uint64_t bytes);
 
-/* Around unloading `owner`: what it has in the table, however much, is taken out before the driver
- * may give its handle to another. */
+/* Entries of `owner` while it is unloaded. All of them are removed from the table before the driver
+ * can reuse the owner's handle. */
 typedef struct penstock_belongings {
   uint64_t owner;
   penstock_object *all;
   uint64_t count, room;
 } penstock_belongings;
-/* Takes out what has the owner in `detail`; more of another kind. */
+/* Removes the entries of one kind whose `detail` is the owner; call once for each kind. */
 void penstock_belongings_take(penstock_belongings *belongings, penstock_kind kind);
-/* Gives back what it cost, or puts it back if the driver refused. */
+/* Uncharges the entries, or restores them if the driver refused. */
 void penstock_belongings_left(penstock_belongings *belongings, CUresult result);

@@ -1,5 +1,6 @@
-/* Graph memory nodes: noticed where they are made, charged around launches (graph_memory.h). */
-#include "graph_memory.h"
+/* Graph memory nodes. They are recorded when they are made and charged around launches
+ * (memory/graph_memory.h). */
+#include "memory/graph_memory.h"
 
 #include "hooks/hook.h"
 #include "hooks/launch.h"
@@ -49,7 +50,7 @@ CUresult CUDAAPI HOOK_NAME(cuDeviceGraphMemTrim)(CUdevice device) {
   return result;
 }
 
-/* An upload maps what the graph needs at once. */
+/* An instantiation with upload maps the graph's memory at once. */
 #define INSTANTIATE(symbol, parameters, arguments, flags, stream, per_thread)            \
   CUresult CUDAAPI HOOK_NAME(symbol) parameters {                                        \
     penstock_graph_memory_pass pass = {.count = 0};                                      \

@@ -1,7 +1,8 @@
-/* What every hook needs. The driver never calls back through its exports (it is linked with
- * -Bsymbolic), so a call that arrives here is the program's, wherever it comes from: also out of a
- * callback that the driver runs inside another call. */
+/* Includes that every hook needs. The driver is linked with -Bsymbolic, so it never calls its own
+ * exports through the loader. A call that arrives in a hook is therefore always the program's, even
+ * if it comes from a callback that the driver runs inside another call. */
 #pragma once
 
-#include "driver.h"
-#include "process.h"
+#include "devices/grants.h"
+#include "loading/driver.h"
+#include "process/process.h"

@@ -1,15 +1,16 @@
-/* Memory of others: IPC handles and external memory (Vulkan, Direct3D, dma-buf).
+/* Memory of other processes: IPC handles and external memory (Vulkan, Direct3D, dma-buf).
  *
- * What another process of the tenant handed out is charged once, in a share (shares.h). Who opens
- * what comes from elsewhere pays for it as long as it is open. A process cannot open its own IPC
- * handles.
- */
-#include "charge.h"
+ * Memory that another process of the tenant exported is charged once, in a share (shares.h). Memory
+ * from elsewhere is charged to the process that opens it, while it is open. A process cannot open
+ * its own IPC handles. */
+#include "contexts/contexts.h"
+#include "memory/charge.h"
 #include "hooks/hook.h"
 #include "hooks/vmm.h"
-#include "shares.h"
+#include "memory/shares.h"
 
-/* One thread at a time: another's object is not in the table meanwhile. */
+/* Moves the charge of an exported allocation into a share. Only one thread at a time does this,
+ * because the object is not in the table in the meantime. */
 static void hand_out(const CUipcMemHandle *handle, CUdeviceptr pointer) {
   penstock_object object;
   CUdeviceptr base = pointer;
@@ -28,7 +29,8 @@ CUresult CUDAAPI HOOK_NAME(cuIpcGetMemHandle)(CUipcMemHandle *handle, CUdevicept
   return result;
 }
 
-/* Opened more than once, a handle gives the same pointer, which is paid for already. */
+/* Counts another opening of a handle, which gives the same pointer and is already charged. Returns
+ * false if the pointer was not opened before. */
 static bool open_again(CUdeviceptr pointer) {
   penstock_object entry;
   while (penstock_object_find(PENSTOCK_IPC_MEMORY, pointer, &entry)) {
@@ -39,7 +41,7 @@ static bool open_again(CUdeviceptr pointer) {
   return false;
 }
 
-/* Where the memory lies, which may be another device than the current one. */
+/* Returns the grant of the device that holds the memory, which may not be the current device. */
 static int grant_of_pointer(CUdeviceptr pointer, int otherwise) {
   int device = 0;
   CUresult result =
@@ -47,7 +49,7 @@ static int grant_of_pointer(CUdeviceptr pointer, int otherwise) {
   return result == CUDA_SUCCESS ? penstock_grant_of(device) : otherwise;
 }
 
-/* The size is known once it is open: then it is charged, or closed again. */
+/* Charges memory after it was opened, because only then is its size known, or closes it again. */
 static CUresult opened(CUdeviceptr pointer, uint64_t share, int grant, CUcontext context) {
   CUdeviceptr base;
   size_t bytes = 0;
@@ -72,11 +74,13 @@ static CUresult opened(CUdeviceptr pointer, uint64_t share, int grant, CUcontext
     object.bytes = bytes;
   }
   bool is_new = penstock_object_add(&object);
-  if (!is_new && open_again(pointer)) penstock_give_back(&object); /* another thread was first */
+  /* Another thread has charged the memory first. */
+  if (!is_new && open_again(pointer)) penstock_give_back(&object);
   return CUDA_SUCCESS;
 }
 
-/* The share is joined before the driver is asked: its maker may end at any time. */
+/* The share is joined before the driver is called, because the process that made it may end at any
+ * time. */
 #define OPEN_IPC(pointer, handle, call)                                                    \
   do {                                                                                     \
     CUcontext context;                                                                     \
@@ -106,7 +110,7 @@ CUresult CUDAAPI HOOK_NAME(cuIpcCloseMemHandle)(CUdeviceptr pointer) {
     penstock_object fewer = entry;
     fewer.detail--;
     if (!penstock_object_replace(&entry, &fewer)) continue;
-    CUresult result = REAL(cuIpcCloseMemHandle)(pointer); /* stays open */
+    CUresult result = REAL(cuIpcCloseMemHandle)(pointer); /* the memory stays open */
     if (result != CUDA_SUCCESS) open_again(pointer);
     return result;
   }

@@ -20,7 +20,7 @@
 KERNEL_HOOKS(cuLaunchKernel, false)
 KERNEL_HOOKS(cuLaunchKernel_ptsz, true)
 
-/* A cooperative launch is one launch: it goes whole or waits whole. */
+/* A cooperative launch is admitted or held back as a whole. */
 #define COOPERATIVE_HOOKS(symbol, per_thread)                                                      \
   CUresult CUDAAPI HOOK_NAME(symbol)(KERNEL_PARAMETERS, void **params) {                           \
     PENSTOCK_GATED(stream, per_thread, false, KERNEL_KEY, REAL(symbol)(KERNEL_ARGUMENTS, params)); \
@@ -28,7 +28,8 @@ KERNEL_HOOKS(cuLaunchKernel_ptsz, true)
 COOPERATIVE_HOOKS(cuLaunchCooperativeKernel, false)
 COOPERATIVE_HOOKS(cuLaunchCooperativeKernel_ptsz, true)
 
-/* May the kernel start before the one ahead of it has ended? A marker between would forbid it. */
+/* Returns true if the kernel may start before the previous one has ended. A marker between them
+ * would prevent that. */
 static bool overlaps(const CUlaunchConfig *config) {
   for (unsigned i = 0; config->attrs && i < config->numAttrs; i++) {
     const CUlaunchAttribute *attribute = &config->attrs[i];
@@ -52,7 +53,7 @@ static bool overlaps(const CUlaunchConfig *config) {
 EX_HOOKS(cuLaunchKernelEx, false)
 EX_HOOKS(cuLaunchKernelEx_ptsz, true)
 
-/* The first API: block shape and shared memory are the function's own state. */
+/* In the first launch API, block shape and shared memory are the function's own state. */
 CUresult CUDAAPI HOOK_NAME(cuLaunch)(CUfunction f) {
   PENSTOCK_GATED(NULL, false, false, ((penstock_kind_key){f, 1, 0, 0}), REAL(cuLaunch)(f));
 }
@@ -68,7 +69,7 @@ CUresult CUDAAPI HOOK_NAME(cuLaunchGridAsync)(CUfunction f, int width, int heigh
                  REAL(cuLaunchGridAsync)(f, width, height, stream));
 }
 
-/* One kernel a device, launched together: each goes through its own device's gate first. */
+/* Launches one kernel on each device, together. Each launch first passes its own device's gate. */
 CUresult CUDAAPI HOOK_NAME(cuLaunchCooperativeKernelMultiDevice)(CUDA_LAUNCH_PARAMS *list,
                                                                  unsigned int count,
                                                                  unsigned int flags) {
@@ -76,7 +77,9 @@ CUresult CUDAAPI HOOK_NAME(cuLaunchCooperativeKernelMultiDevice)(CUDA_LAUNCH_PAR
   penstock_pass passes[MOST];
   CUresult result = CUDA_SUCCESS;
   unsigned entered = 0;
-  int devices = 0; /* more than there are is refused by the driver, and the list may be shorter */
+  /* Number of devices. If `count` is higher, the driver refuses the call, and the list may be
+   * shorter than `count`. */
+  int devices = 0;
   REAL(cuDeviceGetCount)(&devices);
   bool fits = list && count <= MOST && count <= (unsigned)devices;
   for (; fits && entered < count; entered++) {

@@ -1,33 +1,36 @@
-/* Launches that come singly: each behind a pause, and what it takes well known.
+/* Arrears: intervals of single launches that are charged later, many at a time. Such a launch comes
+ * after a pause, and its cost is well known.
  *
- * To presume each one's end, charge it and open a bracket for the next costs several times what a
- * launch costs that joins a bracket. So the open bracket goes on to stand for the next launch, and
- * the interval that it stood for waits to be charged with others. Until then its launches stay in
- * the estimate of what is out, so that admission counts them. */
+ * Presuming the end of such a launch, charging it and opening a window for the next one takes
+ * several times as long as joining a window. So the open window continues with the next launch, and
+ * its interval so far is added to the stream's arrears. Until the arrears are charged, their
+ * launches stay in the slot's estimate, so that admission counts them. */
 #include "hooks/launch_state.h"
 #include "mechanism/lock.h"
 
-#define LONGEST_NS 20000000 /* from the first of them to their charge */
-/* A launch far longer than its kind takes hides in a pause behind it, and of few such ones a rare
- * draw finds none for seconds. So such pauses must not be long where draws are rare. */
+#define LONGEST_NS 20000000 /* longest time from the first interval to the charge of all */
+/* Longest pause that is presumed to be idle where samples are rare. A launch far longer than its
+ * kind's cost is hidden by a pause after it, and if few launches are that long, rare samples find
+ * none of them for seconds. */
 #define LONG_PAUSE_NS 20000000
 #define LATELY_NS 1000000000
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* May the stream be presumed to have run dry, without asking the driver? */
+/* Returns true if the stream may be presumed to have run dry without querying the driver. */
 static bool may_presume(const gate_state *state, const gate_stream *stream) {
   if (state->few_queues || __atomic_load_n(&state->captures, __ATOMIC_RELAXED)) return false;
   return stream->handle != CU_STREAM_LEGACY ||
          !__atomic_load_n(&stream->context->blocking, __ATOMIC_RELAXED);
 }
 
-/* Is nobody else's work on the device, so that the interval is all its own? */
+/* Returns true if no other work is on the device, so that the interval contains only this process's
+ * work. */
 static bool is_alone(const gate_stream *stream, const penstock_gate_slot *own, uint64_t now_ns) {
   penstock_process *process = penstock_process_get();
   int grant = stream->context->grant;
   return process && !gate_neighbours_of(process, grant, stream->open) &&
-         !gate_beside_ns(process, grant, own, now_ns);
+         !gate_other_slots_ns(process, grant, own, now_ns);
 }
 
 bool gate_is_unseen_pause(uint64_t end_ns, uint64_t now_ns) {
@@ -45,11 +48,12 @@ bool gate_is_plain(const gate_state *state, const gate_stream *stream, const gat
 
 bool gate_arrears_may_grow(gate_state *state, const gate_stream *stream,
                            const penstock_gate_slot *own, const gate_kind *kind, uint64_t now_ns) {
-  const gate_bracket *open = stream->open;
+  const gate_window *open = stream->open;
   const gate_arrears *arrears = &stream->arrears;
   if (stream->oldest || stream->waiters || stream->probed) return false;
-  if (open->start || open->end || open->rolling || open->crowd || open->quiet) return false;
-  if (open->turn_ns || __atomic_load_n(&stream->interrupted, __ATOMIC_RELAXED)) return false;
+  if (open->start || open->end || open->rolling || open->contended || open->calibrating)
+    return false;
+  if (open->slice_ns || __atomic_load_n(&stream->interrupted, __ATOMIC_RELAXED)) return false;
   if (arrears->count == GATE_ARREARS) return false;
   if (arrears->count && now_ns > arrears->since_ns + LONGEST_NS) return false;
   if (gate_is_unseen_pause(stream->drained_ns, now_ns)) return false;
@@ -59,7 +63,7 @@ bool gate_arrears_may_grow(gate_state *state, const gate_stream *stream,
 }
 
 void gate_arrears_grow(gate_stream *stream, uint64_t now_ns) {
-  gate_bracket *open = stream->open;
+  gate_window *open = stream->open;
   gate_arrears *arrears = &stream->arrears;
   uint64_t begin_ns = later(stream->last_end_ns, open->opened_ns + GATE_START_NS);
   if (!arrears->count) arrears->since_ns = begin_ns;
@@ -80,7 +84,8 @@ void gate_arrears_grow(gate_stream *stream, uint64_t now_ns) {
 }
 
 void gate_arrears_charge(gate_state *state, gate_stream *stream) {
-  gate_arrears *arrears = &stream->arrears; /* none are added while the caller works there */
+  gate_arrears *arrears =
+      &stream->arrears; /* no arrears are added while the caller has the `working` flag */
   penstock_process *process = penstock_process_get();
   int grant = stream->context->grant;
   if (!arrears->count || !process || grant < 0) return;

@@ -1,11 +1,13 @@
-/* The end of streams and contexts: their last work is settled, their places are reused. */
+/* The end of streams and contexts: their last work is settled and their objects are freed for
+ * reuse. */
 #include <time.h>
 
 #include "hooks/launch_state.h"
 #include "mechanism/lock.h"
 
 #define RETRY_NS 20000
-#define LONGEST_CLAIM_NS 100000000 /* a call of the driver that somebody makes for a stream */
+/* Longest driver call that another thread makes for a stream. */
+#define LONGEST_CLAIM_NS 100000000
 
 void gate_capture_ended(gate_state *state) {
   uint32_t count = __atomic_load_n(&state->captures, __ATOMIC_RELAXED);
@@ -14,10 +16,10 @@ void gate_capture_ended(gate_state *state) {
   }
 }
 
-/* Takes `stream` out of use: nobody finds it any more, nobody works on it. False: somebody still
- * does after all that time. It may be a thread that was cancelled in a call of the driver, or this
- * one, further up, if a callback of the program's came in between: who waited for it would wait for
- * ever. */
+/* Takes `stream` out of use, so that no thread can claim it any more, and waits until no thread has
+ * it claimed. Returns false if a thread still has the stream claimed after LONGEST_CLAIM_NS. That
+ * thread may have been cancelled in a driver call. Or it is this thread, further up its stack, if
+ * the driver ran a callback of the program; waiting longer would then be a deadlock. */
 static bool put_out_of_use(gate_state *state, gate_stream *stream) {
   enum { TRIES = LONGEST_CLAIM_NS / RETRY_NS };
   bool busy = true;
@@ -32,8 +34,8 @@ static bool put_out_of_use(gate_state *state, gate_stream *stream) {
   return !busy;
 }
 
-/* Of a stream that is not in use and that somebody still works on: its place is not used again, and
- * nothing waits for the work that is counted there. */
+/* Abandons a stream out of use that a thread still has claimed. The object is not reused, and its
+ * work no longer counts as unfinished. */
 static void strand(gate_state *state, gate_stream *stream) {
   penstock_lock_acquire(&stream->lock);
   uint64_t estimate_ns = stream->stray_ns + stream->arrears.estimate_ns;
@@ -42,9 +44,9 @@ static void strand(gate_state *state, gate_stream *stream) {
     estimate_ns += stream->open->estimate_ns;
     stream->open->estimate_ns = 0;
   }
-  for (gate_bracket *bracket = stream->oldest; bracket; bracket = bracket->next) {
-    estimate_ns += bracket->estimate_ns;
-    bracket->estimate_ns = 0;
+  for (gate_window *window = stream->oldest; window; window = window->next) {
+    estimate_ns += window->estimate_ns;
+    window->estimate_ns = 0;
   }
   penstock_lock_release(&stream->lock);
   gate_give_up(state, stream, estimate_ns, 0, 0);
@@ -58,7 +60,8 @@ static void stream_free(gate_state *state, gate_stream *stream) {
   penstock_lock_release(&state->lock);
 }
 
-/* Does the handle mean this stream in this thread, and may it be marked? */
+/* Returns true if the handle means this stream in this thread and an event may be recorded on
+ * it. */
 static bool can_finish(const gate_state *state, const gate_stream *stream) {
   CUcontext current = NULL;
   if (stream->gone || !gate_may_mark(state, stream) || gate_is_capturing(state, stream)) {
@@ -69,17 +72,19 @@ static bool can_finish(const gate_state *state, const gate_stream *stream) {
          stream->owner == current;
 }
 
-/* By whoever holds the lock. Whether a list is empty is also asked without it. */
+/* Sets a link of a list. The caller holds state->lock. The store is atomic because other threads
+ * check without the lock whether a list is empty. */
 static void set_link(gate_stream **link, gate_stream *stream) {
   __atomic_store_n(link, stream, __ATOMIC_RELAXED);
 }
 
-/* It is in no table any more: what threads remember of it is stale. */
+/* Marks a stream as removed from all tables, so that pointers cached by threads become stale. */
 static void note_taken(gate_stream *stream) {
   __atomic_fetch_add(&stream->generation, 1, __ATOMIC_RELEASE);
 }
 
-/* A stream's work runs on when it is destroyed: it is settled later, like any other. */
+/* Handles the end of a stream. The work of a destroyed stream continues and is settled later, like
+ * any other. */
 static void stream_goes(gate_state *state, gate_stream *stream) {
   if (!put_out_of_use(state, stream)) {
     strand(state, stream);
@@ -88,8 +93,8 @@ static void stream_goes(gate_state *state, gate_stream *stream) {
   if (can_finish(state, stream)) {
     gate_stream_finish(state, stream);
   } else {
-    gate_bracket_adopt(state, stream, gate_now_ns());
-    gate_bracket_close(state, stream, false);
+    gate_window_adopt(state, stream, gate_now_ns());
+    gate_window_close(state, stream, false);
   }
   if (!stream->oldest) {
     gate_stream_abandon(state, stream);
@@ -99,7 +104,7 @@ static void stream_goes(gate_state *state, gate_stream *stream) {
   penstock_lock_acquire(&state->lock);
   stream->gone = true;
   stream->dead = false;
-  stream->handle = NULL; /* no lookup finds it */
+  stream->handle = NULL; /* no lookup finds the stream */
   stream->owner = NULL;
   gate_stream **link = &state->streams[GATE_GONE];
   while (*link) link = &(*link)->next;
@@ -133,8 +138,8 @@ void gate_streams_sweep(gate_state *state) {
   }
 }
 
-/* Takes the next stream with this handle, which is no default stream's (NULL: of this context), out
- * of the tables. */
+/* Removes the next stream with this handle from the tables. The handle must not be that of a
+ * default stream. If the handle is NULL, removes the next stream of the context. */
 static gate_stream *take_stream(gate_state *state, CUstream handle, const gate_context *context) {
   gate_stream *stream = NULL;
   unsigned first = handle ? gate_stream_list(handle, NULL, 0) : 0;
@@ -179,9 +184,9 @@ void penstock_gate_forget_stream(CUstream handle) {
 
 /* ---- contexts ---- */
 
-/* Whether the driver's call is the end of the context is not known before, nor can its events be
- * used after. So its streams are held meanwhile, as by a thread that works on them: nobody else
- * makes driver calls for them, and launches are counted apart. */
+/* Claims the context's streams during the driver's call, because before that call it is unknown
+ * whether the context will end, and after it the context's events may be gone. Other threads make
+ * no driver calls for claimed streams, and count launches as strays. */
 static bool hold_streams(gate_state *state, const gate_hold *hold) {
   bool all = true;
   penstock_lock_acquire(&state->lock);
@@ -199,7 +204,7 @@ static bool hold_streams(gate_state *state, const gate_hold *hold) {
   return all;
 }
 
-/* The next stream of the context, from the list `*i` on, behind `before`. */
+/* Returns the next held stream of the context after `before`, from list `*i` on. */
 static gate_stream *next_held(gate_state *state, const gate_hold *hold, unsigned *i,
                               const gate_stream *before) {
   gate_stream *found = NULL;
@@ -236,8 +241,8 @@ gate_hold penstock_gate_context_hold(CUcontext handle, bool lives) {
   hold.since_ns = gate_now_ns();
   unsigned i = 0;
   for (gate_stream *stream = NULL; lives && (stream = next_held(state, &hold, &i, stream));) {
-    gate_bracket_settle(state, stream);
-    gate_bracket_expire(state, stream, hold.since_ns);
+    gate_window_settle(state, stream);
+    gate_window_expire(state, stream, hold.since_ns);
   }
   return hold;
 }
@@ -254,8 +259,8 @@ static void let_go(gate_state *state, const gate_hold *hold) {
   penstock_lock_release(&state->lock);
 }
 
-/* The events went with the context: what they would have told is learned from when the driver
- * returned, as from a program's own wait. */
+/* Handles a stream whose context is gone, with its events. The stream's work ended when the
+ * driver's call returned, as with a program's own wait. */
 static void stream_went(gate_state *state, gate_stream *stream, const gate_hold *hold,
                         uint64_t now_ns) {
   penstock_lock_acquire(&stream->lock);
@@ -270,10 +275,10 @@ static void stream_went(gate_state *state, gate_stream *stream, const gate_hold 
     strand(state, stream);
     return;
   }
-  gate_bracket_adopt(state, stream, now_ns);
-  gate_bracket_unmark(stream);
+  gate_window_adopt(state, stream, now_ns);
+  gate_window_unmark(stream);
   __atomic_store_n(&stream->waited_since_ns, hold->since_ns, __ATOMIC_RELAXED);
-  gate_bracket_drained(state, stream, now_ns);
+  gate_window_drained(state, stream, now_ns);
   gate_stream_abandon(state, stream);
   stream_free(state, stream);
 }
@@ -289,7 +294,7 @@ void penstock_gate_context_let_go(gate_hold hold, bool gone) {
   bool first = hold.context->life == hold.life && hold.context->handle != GATE_LEAVING;
   if (first) __atomic_store_n(&hold.context->handle, GATE_LEAVING, __ATOMIC_RELEASE);
   penstock_lock_release(&state->lock);
-  if (!first) { /* another thread's call was the end of it as well, and its streams are gone */
+  if (!first) { /* another thread's call also ended the context, and has removed its streams */
     let_go(state, &hold);
     return;
   }

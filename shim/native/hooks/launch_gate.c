@@ -1,4 +1,5 @@
-/* The way of a launch through the gate: admitted, counted in a bracket, let go. */
+/* The way of a launch through the gate: it is admitted, counted in a timing window, and passed to
+ * the driver. */
 #include "hooks/launch_state.h"
 #include "hooks/local_memory.h"
 
@@ -7,7 +8,8 @@
 #include "mechanism/lock.h"
 
 #define ASK_AGAIN_NS 20000000
-#define MOST_GUESS_NS 20000000 /* of a launch of unknown cost, unless others take longer */
+/* Most for a launch of unknown cost, unless typical launches take longer. */
+#define MOST_GUESS_NS 20000000
 
 penstock_gate_device *gate_device(const penstock_process *process, int grant) {
   return &process->region.usage->gate[grant];
@@ -19,28 +21,28 @@ uint32_t gate_permille(const penstock_process *process, int grant) {
   uint32_t permille = limit->cores_permille;
   bool lent = limits->mode == PENSTOCK_MODE_ELASTIC && limit->allowance_permille > permille;
   if (lent) permille = limit->allowance_permille;
-  /* What is lent may be asked back at any time, and who has neighbours may get work from them: even
-   * all of the device is let out a little at a time then. A deep queue would keep it from its owner
-   * for as long as it is, and be a debt at the smaller share. */
+  /* A lent share can be taken back at any time, and other tenants of the device can start work
+   * at any time. Therefore even a share of 100 % is gated in these cases: a deep queue would
+   * keep the device from the others for its whole length, and would be an overdraft under the
+   * smaller share. */
   if (permille >= PENSTOCK_GATE_FULL_PERMILLE && (lent || limit->sharers > 1)) permille--;
   return permille ? permille : 1;
 }
 
-static uint32_t sharers_beside(const penstock_process *process, int grant) {
+static uint32_t other_sharers(const penstock_process *process, int grant) {
   const penstock_device_limit *limit = &penstock_region_limits(&process->region)->devices[grant];
   uint32_t sharers = limit->busy_sharers ? limit->busy_sharers : limit->sharers;
   return sharers > 1 ? sharers - 1 : 0;
 }
 
 uint32_t gate_neighbours(const penstock_process *process, int grant) {
-  uint32_t beside = sharers_beside(process, grant);
-  /* Each has its own turn. */
-  return beside && gate_turns_live(process, grant, gate_tick_ns()) ? 0 : beside;
+  uint32_t others = other_sharers(process, grant);
+  /* With time slices, tenants do not run at the same time. */
+  return others && gate_slices_live(process, grant, gate_tick_ns()) ? 0 : others;
 }
 
-uint32_t gate_neighbours_of(const penstock_process *process, int grant,
-                            const gate_bracket *bracket) {
-  return bracket->turn_ns ? 0 : sharers_beside(process, grant);
+uint32_t gate_neighbours_of(const penstock_process *process, int grant, const gate_window *window) {
+  return window->slice_ns ? 0 : other_sharers(process, grant);
 }
 
 bool gate_is_suspended(const penstock_process *process) {
@@ -50,22 +52,22 @@ bool gate_is_suspended(const penstock_process *process) {
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* Does anything decide when launches go? */
+/* Returns true if anything restricts when launches are admitted. */
 static bool is_gated(const penstock_process *process, int grant) {
   return gate_permille(process, grant) < PENSTOCK_GATE_FULL_PERMILLE ||
-         gate_turns_on(process, grant);
+         gate_slices_on(process, grant);
 }
 
-/* In turns, with their account, or by the local gate's. */
+/* Checks the account of time slices if there are any, otherwise the tenant's own balance. */
 static bool has_credit(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
                        uint64_t cost_ns, uint64_t *wait_ns) {
   uint32_t permille = gate_permille(process, grant);
-  if (__builtin_expect(gate_turns_on(process, grant), 0)) {
-    gate_turn_answer answer = gate_turn_ask(process, state, grant, now_ns, cost_ns, wait_ns);
-    if (answer == GATE_OWN_TURN) {
+  if (__builtin_expect(gate_slices_on(process, grant), 0)) {
+    gate_slice_answer answer = gate_slice_ask(process, state, grant, now_ns, cost_ns, wait_ns);
+    if (answer == GATE_OWN_SLICE) {
       penstock_gate_follow(gate_device(process, grant), permille, now_ns);
     }
-    if (answer != GATE_NO_TURNS) return answer == GATE_OWN_TURN;
+    if (answer != GATE_NO_SLICES) return answer == GATE_OWN_SLICE;
   }
   if (permille >= PENSTOCK_GATE_FULL_PERMILLE) return true;
   penstock_gate_launch launch = {.now_ns = now_ns,
@@ -83,13 +85,14 @@ bool gate_may_go(penstock_process *process, gate_state *state, int grant, uint64
     return false;
   }
   if (!is_gated(process, grant)) return true;
-  if (gate_quiet_forbids(process, state, grant, now_ns, wait_ns)) return false;
+  if (gate_calibration_forbids(process, state, grant, now_ns, wait_ns)) return false;
   if (!has_credit(process, state, grant, now_ns, cost_ns, wait_ns)) return false;
-  gate_quiet_begin(process, state, grant, now_ns);
+  gate_calibration_begin(process, state, grant, now_ns);
   return true;
 }
 
-/* A stream that captures is left alone: its launches are charged when the graph is launched. */
+/* Launches on a capturing stream are not gated, because they are charged when the graph is
+ * launched. */
 bool gate_is_capturing(const gate_state *state, const gate_stream *stream) {
   if (__builtin_expect(!__atomic_load_n(&state->captures, __ATOMIC_RELAXED), 1)) return false;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -107,7 +110,8 @@ void gate_note_blocking(gate_stream *stream) {
   __atomic_compare_exchange_n(word, &seen, next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
-/* Would anything on the legacy stream now be drawn into a capture, and break it? */
+/* Returns true if the shim's own work on the legacy stream would join a capture now and break
+ * it. */
 static bool is_drawn_in(const gate_state *state) {
   if (__builtin_expect(!__atomic_load_n(&state->captures, __ATOMIC_RELAXED), 1)) return false;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -115,10 +119,10 @@ static bool is_drawn_in(const gate_state *state) {
 }
 
 /* An event is an item in a queue. On the legacy stream it waits for all blocking streams, and they
- * for it: work of theirs that waits for a launch behind the event would wait for ever. Directly at
- * a launch there it waits for nothing that the launch does not wait for, unless another thread
- * queues something between. Where streams share one hardware queue, what is behind an event there
- * waits for what is before it, whichever streams they are of. */
+ * wait for it. If their work waits for a launch after the event, that is a deadlock. Directly next
+ * to a launch on the legacy stream, the event waits for nothing that the launch does not wait for,
+ * unless another thread queues something in between. If streams share a hardware queue, all later
+ * work in that queue waits for all work before the event, whichever streams it is on. */
 bool gate_may_mark(const gate_state *state, const gate_stream *stream) {
   if (__builtin_expect(state->few_queues, 0)) return false;
   if (stream->handle != CU_STREAM_LEGACY) return true;
@@ -139,16 +143,17 @@ bool gate_is_asked(const gate_state *state, const gate_stream *stream) {
          !(stream->handle == CU_STREAM_LEGACY && is_drawn_in(state));
 }
 
-/* Has the stream run dry since its last launch: certainly, or by experience? The last end may lie
- * ahead where another thread's launch joined behind the event. Under its lock. */
+/* Returns true if the stream has run dry since its last launch, either certainly or according to
+ * learned costs. The last end can be in the future if another thread's launch joined after the
+ * event. The caller holds the stream's lock. */
 static bool is_dry(const gate_stream *stream, uint64_t now_ns) {
   if (stream->newest) return false;
   return (stream->idle && now_ns >= stream->last_end_ns) ||
          now_ns > stream->drained_ns + GATE_DRY_SLACK_NS;
 }
 
-/* The same without the lock; is it certainly idle as well? */
-static bool look_dry(gate_stream *stream, uint64_t now_ns, bool *idle) {
+/* Calls is_dry with the lock taken. `*idle` receives whether the stream is certainly idle. */
+static bool check_dry(gate_stream *stream, uint64_t now_ns, bool *idle) {
   penstock_lock_acquire(&stream->lock);
   bool dry = is_dry(stream, now_ns);
   *idle = stream->idle;
@@ -156,26 +161,29 @@ static bool look_dry(gate_stream *stream, uint64_t now_ns, bool *idle) {
   return dry;
 }
 
-/* Is its cost measured, as it is now? */
+/* Returns true if the cost of what the kind launches now is measured. */
 static bool is_known(const gate_kind *kind) {
   return penstock_cost_ns(&kind->cost, 0) && !__atomic_load_n(&kind->changed, __ATOMIC_RELAXED);
 }
 
-/* May an end be recorded that is to be seen, though no sample was drawn? Samples keep theirs. */
+/* Returns true if the budget allows an end to be recorded without a sample and still has room for
+ * samples. */
 static bool may_watch(const gate_stream *stream, uint64_t now_ns) {
   enum { CALLS = 3, SPARE = 256 };
   return gate_may_call(stream, now_ns, CALLS, SPARE);
 }
 
-/* Did launches of late that nobody waited for end far later than they mostly do, or so it must be
- * taken to be? Then ends are recorded as far as the budget goes. */
+/* Returns true if the ends of recent launches, which no thread waited for, were presumed far later
+ * than the mean. Ends are then recorded as far as the budget allows. */
 static bool is_unclear(const gate_stream *stream, uint64_t now_ns) {
-  const uint64_t lately_ns = PENSTOCK_COST_WINDOW_NS; /* in which the longest is to be seen again */
+  /* Time in which a longest launch should recur. */
+  const uint64_t lately_ns = PENSTOCK_COST_PERIOD_NS;
   return stream->unclear_ns && now_ns < stream->unclear_ns + lately_ns;
 }
 
-/* Is it to be measured, whatever is drawn? One that is changed all the time, or that nothing but
- * guesses is known of, as often as the budget of calls allows. */
+/* Returns true if the kind must be measured even if no sample is drawn. A kind that changes all the
+ * time, or whose measurements are unreliable, is measured only as often as the budget of calls
+ * allows. */
 static bool is_to_be_measured(const gate_stream *stream, const gate_kind *kind, uint64_t now_ns) {
   if (!penstock_cost_ns(&kind->cost, 0)) return true;
   bool stale = __atomic_load_n(&kind->changed, __ATOMIC_RELAXED) ||
@@ -183,40 +191,44 @@ static bool is_to_be_measured(const gate_stream *stream, const gate_kind *kind, 
   return stale && gate_may_call(stream, now_ns, 4, 16);
 }
 
-/* Opens, ends and settles what is due before a launch. */
+/* Opens, ends and settles windows that are due before a launch. */
 static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
   gate_arrears_charge(state, stream);
-  if (stream->oldest) gate_bracket_settle(state, stream);
+  if (stream->oldest) gate_window_settle(state, stream);
   bool unknown = is_to_be_measured(stream, pass->kind, now_ns);
-  bool idle, other_turn = stream->open && stream->open->turn_ns != pass->turn_ns;
-  if (stream->open && look_dry(stream, now_ns, &idle)) {
-    gate_bracket_close(state, stream, true);
-  } else if (stream->open && (unknown || other_turn) && !pass->overlapping) {
-    gate_bracket_end(state, stream, true);
-  } else if (other_turn) {
-    stream->open->turn_ns = 0; /* it lies in two: whose time is in it nobody can tell */
+  bool idle, other_slice = stream->open && stream->open->slice_ns != pass->slice_ns;
+  if (stream->open &&
+      (gate_release_after(stream->open->opened_ns) || check_dry(stream, now_ns, &idle))) {
+    gate_window_close(state, stream, true);
+  } else if (stream->open && (unknown || other_slice) && !pass->overlapping) {
+    gate_window_end(state, stream, true);
+  } else if (other_slice) {
+    /* The window spans two slices, so it may contain other tenants' time. */
+    stream->open->slice_ns = 0;
   }
   if (stream->open) return;
-  bool due = unknown, rolls = false, dry = look_dry(stream, now_ns, &idle);
-  bool behind = __atomic_load_n(&stream->interrupted, __ATOMIC_RELAXED); /* its start is marked */
+  bool due = unknown, rolls = false, dry = check_dry(stream, now_ns, &idle);
+  bool behind = __atomic_load_n(&stream->interrupted,
+                                __ATOMIC_RELAXED); /* the start of the next window gets an event */
   bool may = !pass->overlapping && gate_may_mark(state, stream);
   if (may && dry) {
     due = due || (idle && stream->probed) ||
           gate_sample_due(state, stream, gate_is_plain(state, stream, pass->kind, now_ns), now_ns);
-  } else if (may && (stream->left_open || behind)) { /* when it begins is known */
+  } else if (may && (stream->left_open || behind)) { /* the start of the window is known */
     rolls = gate_sample_due(state, stream, false, now_ns);
   }
   rolls = rolls || (behind && due && !idle);
   bool watched = may && !due && !rolls && is_unclear(stream, now_ns) && may_watch(stream, now_ns);
-  stream->probed = due && !idle; /* is it idle indeed? The next one will be the sample */
-  gate_bracket_open(state, stream, due && idle, now_ns);
-  gate_bracket *open = stream->open;
+  /* The window shows whether the stream is idle, and the next one is the sample. */
+  stream->probed = due && !idle;
+  gate_window_open(state, stream, due && idle, now_ns);
+  gate_window *open = stream->open;
   if (!open) return;
   pass->alone = unknown;
   rolls = rolls || watched || stream->probed ||
           (open->sample && (stream->prompt || state->launches_block));
-  penstock_lock_acquire(&stream->lock); /* other threads' launches join it already */
-  open->turn_ns = pass->turn_ns;
+  penstock_lock_acquire(&stream->lock); /* other threads' launches can join the window already */
+  open->slice_ns = pass->slice_ns;
   open->rolling = rolls && !unknown && !pass->overlapping;
   open->watched = watched;
   penstock_lock_release(&stream->lock);
@@ -227,21 +239,22 @@ static bool is_of(const gate_part *part, const penstock_pass *pass) {
   return part->kind == pass->kind && part->generation == pass->generation;
 }
 
-/* Counts the launch in the stream's open bracket, or on its stray account while another thread is
- * at work there. Under the stream's lock. */
+/* Counts the launch in the stream's open window, or as a stray while another thread has the
+ * `working` flag. The caller holds the stream's lock. */
 static void count(gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
-  gate_bracket *open = stream->open;
+  gate_window *open = stream->open;
   stream->launched++;
   pass->stray = !open;
   pass->place = 0;
-  if (__builtin_expect(stream->dead || stream->gone, 0)) { /* nobody would ever settle it */
+  if (__builtin_expect(stream->dead || stream->gone, 0)) { /* the launch would never be settled */
     __atomic_fetch_sub(&pass->slot->estimate_ns, pass->estimate_ns, __ATOMIC_RELAXED);
     return;
   }
   stream->queued++;
   stream->queued_ns += pass->cost_ns;
   stream->idle = false;
-  pass->place = open ? open->number : stream->number + 1; /* which takes the strays */
+  /* Number of the window that counts the strays. */
+  pass->place = open ? open->number : stream->number + 1;
   if (!open) {
     if (!stream->stray_launches) stream->stray_since_ns = now_ns;
     stream->stray_ns += pass->estimate_ns;
@@ -268,36 +281,37 @@ static void count(gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
   } else {
     open->rest_ns += pass->cost_ns;
   }
-  pass->bracket = open->number;
+  pass->window = open->number;
   pass->counted_ns = now_ns;
-  pass->bracket_ns = open->cost_ns;
+  pass->window_ns = open->cost_ns;
   pass->rolling = open->rolling;
 }
 
-/* Can a launch join the stream's open bracket as it is, with nothing due before? This is what makes
- * most launches cheap. Under the stream's lock, so the driver is not asked here. */
+/* Returns true if a launch can join the stream's open window without any work before, which makes
+ * most launches cheap. The caller holds the stream's lock, so the driver is not called here. */
 static bool can_join(const gate_stream *stream, uint64_t now_ns) {
   enum { SPARE = 32 };
-  const gate_bracket *oldest = stream->oldest;
+  const gate_window *oldest = stream->oldest;
   if (!oldest) return true;
   return gate_asks_driver(stream, oldest) ? !gate_may_call(stream, now_ns, 1, SPARE)
                                           : !gate_is_through(stream, oldest);
 }
 
-/* The same behind a pause: the open bracket stands for this launch from now on. */
+/* Returns true if the open window can continue with this launch after a pause. */
 static bool can_follow(gate_state *state, const gate_stream *stream, const penstock_pass *pass,
                        uint64_t now_ns) {
   return !pass->overlapping && gate_arrears_may_grow(state, stream, pass->slot, pass->kind, now_ns);
 }
 
-/* Readies the open bracket for the launch, where no driver call is due before it. Under the
- * stream's lock. */
+/* Prepares the open window for the launch if that needs no driver call. Returns false if it does.
+ * The caller holds the stream's lock. */
 static bool is_ready(gate_state *state, gate_stream *stream, const penstock_pass *pass,
                      uint64_t *now_ns) {
-  const gate_bracket *open = stream->open;
+  const gate_window *open = stream->open;
   if (!open || stream->working || !is_known(pass->kind)) return false;
-  if (open->turn_ns != pass->turn_ns) return false;
-  if (open->start || open->rolling) *now_ns = gate_now_ns(); /* what is measured ends in time */
+  if (open->slice_ns != pass->slice_ns || gate_release_after(open->opened_ns)) return false;
+  if (open->start || open->rolling)
+    *now_ns = gate_now_ns(); /* exact, because measured windows must end in time */
   if (!is_dry(stream, *now_ns)) return can_join(stream, *now_ns);
   if (!can_follow(state, stream, pass, *now_ns)) return false;
   *now_ns = gate_now_ns();
@@ -305,7 +319,7 @@ static bool is_ready(gate_state *state, gate_stream *stream, const penstock_pass
   return true;
 }
 
-/* Counts the launch, after doing what is due before it. */
+/* Counts the launch, after preparing a window for it. */
 static void enlist(gate_state *state, gate_stream *stream, penstock_pass *pass, uint64_t now_ns,
                    uint32_t share) {
   penstock_lock_acquire(&stream->lock);
@@ -326,9 +340,9 @@ static void enlist(gate_state *state, gate_stream *stream, penstock_pass *pass, 
   penstock_lock_release(&stream->lock);
   uint64_t *last = &state->drained_ns[stream->context->grant];
   if (drained > __atomic_load_n(last, __ATOMIC_RELAXED)) {
-    __atomic_store_n(last, drained, __ATOMIC_RELAXED); /* of two threads the later one may win */
+    __atomic_store_n(last, drained, __ATOMIC_RELAXED); /* if two threads write, the last one wins */
   }
-  if (pass->turn_ns) gate_turn_launched(penstock_process_get(), stream->context->grant, drained);
+  if (pass->slice_ns) gate_slice_launched(penstock_process_get(), stream->context->grant, drained);
 }
 
 uint64_t gate_likely_ns(const gate_state *state, const gate_kind *kind) {
@@ -343,10 +357,10 @@ static uint32_t queued_on(gate_stream *stream) {
   return queued;
 }
 
-/* What a launch of unknown cost is taken to cost: as much as others do, or as before it was
- * changed. Each further launch of the kind before it was measured counts four times as much as the
- * one before it, so that a long kernel cannot flood the device; and where nothing is measured until
- * the stream has run dry, each further launch there. */
+/* Returns the assumed cost of a launch of unknown cost: that of a typical launch, or its own cost
+ * before it was changed. Until the kind is measured, each launch counts four times as much as the
+ * one before, so that a long kernel cannot flood the device. On a stream that is not measured until
+ * it has run dry, each launch of any kind counts in this way. */
 static uint64_t guess_ns(gate_state *state, gate_stream *stream, gate_kind *kind) {
   enum { MOST_FOURFOLD = 6 };
   uint32_t before = __atomic_fetch_add(&kind->unmeasured, 1, __ATOMIC_RELAXED);
@@ -357,7 +371,8 @@ static uint64_t guess_ns(gate_state *state, gate_stream *stream, gate_kind *kind
   return guess < most ? guess : most;
 }
 
-/* One that the driver refused will never be measured. */
+/* Removes a launch that the driver refused from the count of unmeasured launches, because it will
+ * never be measured. */
 static void unguess(const penstock_pass *pass) {
   gate_kind *kind = pass->kind;
   if (gate_kind_is_gone(kind, pass->generation)) return;
@@ -367,14 +382,15 @@ static void unguess(const penstock_pass *pass) {
   }
 }
 
-/* The estimate of such a launch: each process beside may be about to learn the same kernel. */
+/* Returns the estimate of a launch of unknown cost, for the case that each other process is
+ * launching the same unknown kernel. */
 static uint64_t for_all_ns(uint64_t guess_ns, uint64_t processes) {
   uint64_t all = guess_ns * processes, most = guess_ns > MOST_GUESS_NS ? guess_ns : MOST_GUESS_NS;
   return all < most ? all : most;
 }
 
-/* The first launch of a kind in a context. Where that raised its charge, the next launch looks
- * again: this one may yet be refused. */
+/* Charges the memory that a kind needs at its first launch in a context. If that raised the charge,
+ * the next launch checks again, because this one can still be refused. */
 static CUresult admit(penstock_pass *pass, const gate_stream *stream, gate_kind *kind,
                       const penstock_kind_key *key, uint64_t admission) {
   const gate_context *context = stream->context;
@@ -385,7 +401,7 @@ static CUresult admit(penstock_pass *pass, const gate_stream *stream, gate_kind 
   return result;
 }
 
-/* The stream went while its launch waited at the gate. */
+/* Handles a stream that was destroyed while its launch waited at the gate. */
 static CUresult went_meanwhile(const penstock_pass *pass, CUstream handle) {
   CUresult result = gate_stream_missing(handle);
   if (result != CUDA_SUCCESS) penstock_local_memory_undo(&pass->raise);
@@ -403,7 +419,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   gate_stream *stream = gate_stream_get(state, handle, per_thread_default);
   if (__builtin_expect(!stream, 0)) return gate_stream_missing(handle);
   int grant = stream->context->grant;
-  if (grant < 0) return CUDA_ERROR_NOT_PERMITTED; /* a device that was not granted */
+  if (grant < 0) return CUDA_ERROR_NOT_PERMITTED; /* the device was not granted */
   if (gate_is_capturing(state, stream)) return CUDA_SUCCESS;
   gate_kind *kind = gate_kind_get(state, key, &pass->generation);
   const uint64_t admission = penstock_admission_of(key->what, stream->context->birth);
@@ -412,26 +428,28 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
     if (refused != CUDA_SUCCESS) return refused;
   }
   pass->kind = kind;
-  pass->bracket = pass->bracket_ns = pass->overdraft_ns = 0;
+  pass->window = pass->window_ns = pass->overdraft_ns = 0;
   pass->entered_ns = 0;
   pass->alone = pass->rolling = false;
+  pass->released_ns = gate_release_after(0);
 
-  /* Where nothing is gated, a tick of the kernel's timer is exact enough to tell a busy stream from
+  /* If nothing is gated, the kernel's timer tick is exact enough to distinguish a busy stream from
    * a dry one, and takes a sixth of the time to read. */
-  bool turns = gate_turns_on(process, grant);
-  bool gated = turns || gate_permille(process, grant) < PENSTOCK_GATE_FULL_PERMILLE;
+  bool slices = gate_slices_on(process, grant);
+  bool gated = slices || gate_permille(process, grant) < PENSTOCK_GATE_FULL_PERMILLE;
   uint64_t now_ns = gated ? gate_now_ns() : gate_tick_ns(), wait_ns;
   if ((gated || gate_is_suspended(process)) &&
       !gate_may_go(process, state, grant, now_ns, gate_likely_ns(state, kind), &wait_ns)) {
     pass->overdraft_ns = gate_wait(process, state, stream, kind, wait_ns);
-    state = gate_state_get(); /* looks up anew what went meanwhile */
+    state = gate_state_get(); /* state and stream may have changed in the meantime */
     stream = gate_stream_get(state, handle, per_thread_default);
     if (!stream) return went_meanwhile(pass, handle);
     kind = pass->kind = gate_kind_get(state, key, &pass->generation);
+    pass->released_ns = gate_release_after(0);
     now_ns = gate_now_ns();
-    turns = gate_turns_on(process, grant);
+    slices = gate_slices_on(process, grant);
   }
-  pass->turn_ns = __builtin_expect(turns, 0) ? gate_turn_own(process, grant, now_ns) : 0;
+  pass->slice_ns = __builtin_expect(slices, 0) ? gate_slice_own(process, grant, now_ns) : 0;
   pass->cost_ns = penstock_cost_ns(&kind->cost, 0);
   pass->guessed = !is_known(kind);
   if (__builtin_expect(pass->guessed, 0)) {
@@ -450,47 +468,49 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   enlist(state, stream, pass, now_ns, 1 + gate_neighbours(process, grant));
   if (gated) gate_round_launched(state, stream, pass);
   pass->stream = stream;
-  pass->enough_ns = gated && !pass->overlapping ? GATE_BRACKET_NS : GATE_FREE_BRACKET_NS;
+  pass->enough_ns = gated && !pass->overlapping ? GATE_WINDOW_NS : GATE_FREE_WINDOW_NS;
   return CUDA_SUCCESS;
 }
 
-/* Takes the launch out of the bracket that it is counted in. */
-static void take_out(gate_bracket *bracket, const penstock_pass *pass) {
-  bracket->estimate_ns -= earlier(bracket->estimate_ns, pass->estimate_ns);
-  bracket->cost_ns -= earlier(bracket->cost_ns, pass->cost_ns);
-  if (bracket->launches) bracket->launches--;
-  if (bracket->ended > bracket->launches) bracket->ended = bracket->launches;
-  for (uint32_t i = 0; !pass->stray && i < bracket->part_count; i++) {
-    gate_part *part = &bracket->parts[i];
+/* Removes the launch from the window that it is counted in. */
+static void take_out(gate_window *window, const penstock_pass *pass) {
+  window->estimate_ns -= earlier(window->estimate_ns, pass->estimate_ns);
+  window->cost_ns -= earlier(window->cost_ns, pass->cost_ns);
+  if (window->launches) window->launches--;
+  if (window->ended > window->launches) window->ended = window->launches;
+  for (uint32_t i = 0; !pass->stray && i < window->part_count; i++) {
+    gate_part *part = &window->parts[i];
     if (!is_of(part, pass) || !part->launches) continue;
     part->launches--;
     part->cost_ns -= earlier(part->cost_ns, pass->cost_ns);
     return;
   }
-  bracket->rest_ns -= earlier(bracket->rest_ns, pass->cost_ns);
+  window->rest_ns -= earlier(window->rest_ns, pass->cost_ns);
 }
 
-/* The bracket that it is counted in by now; NULL: none yet, or one that is settled. */
-static gate_bracket *bracket_of(const gate_stream *stream, const penstock_pass *pass) {
-  gate_bracket *bracket = stream->oldest;
-  while (bracket && bracket->number != pass->place) bracket = bracket->next;
-  if (!bracket && stream->open && stream->open->number == pass->place) bracket = stream->open;
-  return bracket;
+/* Returns the window that the launch is counted in now, or NULL if there is none yet or it is
+ * settled. */
+static gate_window *window_of(const gate_stream *stream, const penstock_pass *pass) {
+  gate_window *window = stream->oldest;
+  while (window && window->number != pass->place) window = window->next;
+  if (!window && stream->open && stream->open->number == pass->place) window = stream->open;
+  return window;
 }
 
-/* The driver refused: the launch never was. What was settled in between was given up then. */
+/* Undoes the counting of a launch that the driver refused. If its window was settled in the
+ * meantime, that has removed the launch's estimate. */
 static void uncount(gate_state *state, const penstock_pass *pass) {
   gate_stream *stream = pass->stream;
   penstock_lock_acquire(&stream->lock);
-  gate_bracket *bracket = bracket_of(stream, pass);
-  bool apart = !bracket && stream->number < pass->place && stream->stray_launches;
-  if (bracket) take_out(bracket, pass);
+  gate_window *window = window_of(stream, pass);
+  bool apart = !window && stream->number < pass->place && stream->stray_launches;
+  if (window) take_out(window, pass);
   if (apart) {
     stream->stray_ns -= earlier(stream->stray_ns, pass->estimate_ns);
     stream->stray_cost_ns -= earlier(stream->stray_cost_ns, pass->cost_ns);
     stream->stray_launches--;
   }
-  bool counted = pass->place && (bracket || apart);
+  bool counted = pass->place && (window || apart);
   if (counted) {
     stream->queued_ns -= earlier(stream->queued_ns, pass->cost_ns);
     stream->drained_ns -= earlier(stream->drained_ns, pass->ahead_ns);
@@ -502,44 +522,44 @@ static void uncount(gate_state *state, const penstock_pass *pass) {
   if (pass->guessed) unguess(pass);
 }
 
-/* Ends the launch's bracket, which is long enough, or was opened for this launch alone; rolls its
- * end on if that rolls, or lets go of it where only its watching pays for that and cannot. Work on
- * many streams at once is worth more than the wall clock: brackets grow when the calls get too
- * many. */
+/* Ends the launch's window if it is long enough or was opened for this launch alone. If the
+ * window's end rolls, records it again, or drops it if the window is only watched and there is no
+ * budget. With work on many streams at once there would be too many driver calls, so windows then
+ * grow longer. */
 static void conclude(const penstock_pass *pass) {
   enum { MOST_GROWTH = 64, CALLS = 3, SPARE = 32 };
   gate_stream *stream = pass->stream;
   gate_state *state = gate_state_get();
-  bool rolls = pass->rolling && !pass->overlapping && pass->bracket_ns < pass->enough_ns;
-  bool drawn = pass->entered_ns != 0; /* it had its budget then */
-  if (!state || (!pass->alone && !drawn && pass->bracket_ns < MOST_GROWTH * pass->enough_ns &&
+  bool rolls = pass->rolling && !pass->overlapping && pass->window_ns < pass->enough_ns;
+  bool drawn = pass->entered_ns != 0; /* the launch's calls were paid for when it was drawn */
+  if (!state || (!pass->alone && !drawn && pass->window_ns < MOST_GROWTH * pass->enough_ns &&
                  !gate_may_call(stream, gate_now_ns(), CALLS, SPARE))) {
     return;
   }
   if (!gate_stream_claim(stream)) return;
-  gate_bracket *open = stream->open;
-  if (open && open->number == pass->bracket) {
+  gate_window *open = stream->open;
+  if (open && open->number == pass->window) {
     if (!drawn) open->counted_ns = pass->counted_ns;
-    bool first = pass->bracket_ns == pass->cost_ns;
+    bool first = pass->window_ns == pass->cost_ns;
     if (!rolls) {
-      gate_bracket_end(state, stream, true);
+      gate_window_end(state, stream, true);
     } else if (first || !open->watched || may_watch(stream, gate_now_ns())) {
-      gate_bracket_roll(state, stream);
+      gate_window_roll(state, stream);
     } else {
-      gate_bracket_unwatch(stream);
+      gate_window_unwatch(stream);
     }
   }
   gate_stream_release(stream);
 }
 
-/* Notes in a sample how long its launch call took, if too long. */
+/* Notes in the window how long the launch call took, if that was too long. */
 static void note_hold_up(const penstock_pass *pass) {
   uint64_t took_ns = gate_now_ns() - pass->entered_ns;
   if (took_ns <= GATE_HELD_UP_NS) return;
   gate_stream *stream = pass->stream;
   penstock_lock_acquire(&stream->lock);
-  gate_bracket *open = stream->open;
-  if (open && open->number == pass->bracket) open->held_ns += took_ns;
+  gate_window *open = stream->open;
+  if (open && open->number == pass->window) open->held_ns += took_ns;
   penstock_lock_release(&stream->lock);
 }
 
@@ -550,9 +570,11 @@ CUresult penstock_gate_leave(penstock_pass *pass, CUresult result) {
   gate_state *state = made ? NULL : gate_state_get();
   if (state) uncount(state, pass);
   __atomic_fetch_add(&pass->stream->left, 1, __ATOMIC_RELEASE);
-  if (made) {
+  if (made && __builtin_expect(gate_release_after(pass->released_ns) != 0, 0)) {
+    gate_release_held(pass);
+  } else if (made) {
     if (pass->entered_ns) note_hold_up(pass);
-    if (pass->alone || pass->rolling || pass->bracket_ns >= pass->enough_ns) conclude(pass);
+    if (pass->alone || pass->rolling || pass->window_ns >= pass->enough_ns) conclude(pass);
   }
   return result;
 }

@@ -1,11 +1,11 @@
-/* Graph launches, and what changes the cost of an executable. */
-#include "graph_memory.h"
+/* Graph launches, and calls that change the cost of an executable. */
+#include "memory/graph_memory.h"
 #include "hooks/hook.h"
 #include "hooks/launch.h"
 #include "hooks/launch_pass.h"
 #include "hooks/local_memory.h"
 
-/* A graph's memory is charged before the gate: what is refused does not wait. */
+/* A graph's memory is charged before the gate, so that a refused launch does not wait. */
 #define GRAPH_HOOKS(symbol, per_thread)                                                 \
   static CUresult gated_##symbol(CUgraphExec graph, CUstream stream) {                  \
     PENSTOCK_GATED(stream, per_thread, false, ((penstock_kind_key){graph, 0, 0, 0}),    \
@@ -20,9 +20,9 @@
 GRAPH_HOOKS(cuGraphLaunch, false)
 GRAPH_HOOKS(cuGraphLaunch_ptsz, true)
 
-/* What an executable does was changed: what it cost stays an estimate until it is measured again.
- * An event or a semaphore in place of another changes no cost. What kernels that are new in it need
- * is charged first. */
+/* Calls that change what an executable does. Its cost becomes an estimate until it is measured
+ * again, and memory that new kernels in it need is charged first. Calls that replace an event or a
+ * semaphore change no cost, so they have no hook. */
 #define CHANGING_ALSO(symbol, parameters, arguments, admit, memory) \
   CUresult CUDAAPI HOOK_NAME(symbol) parameters {                   \
     CUresult result = (admit);                                      \

@@ -1,25 +1,28 @@
-/* Kinds of launches, and the functions that they are launches of.
+/* Tables of kinds of launches and of the functions that they launch.
  *
- * Both tables are of a fixed size: sets of WAYS places, and who needs one in a full set takes that
- * of an entry that was not used since somebody last needed one there. A kind that loses its place
- * is learned anew, should it come again; `generation` tells those who still hold its address.
+ * Both tables have a fixed size and are set-associative, with WAYS places in each set. In a full
+ * set, a new entry takes the place of one that was not used since the last search for a place
+ * there. A kind that lost its place is learned again when it recurs. Holders of the kind's address
+ * see from `generation` that it was replaced.
  *
- * Finding a kind takes no lock. A writer makes the generation odd, changes the entry and makes it
- * even again; a reader who sees the same even one before and after has read one entry's key.
+ * Finding a kind takes no lock. A writer makes the generation odd, changes the entry and makes the
+ * generation even again. A reader that finds the same even generation before and after has read the
+ * key of a single entry.
  *
- * A function with many kinds has its further ones told apart by size only, to an eighth, so that
- * variable shapes share their experience. And a new kind begins with an estimate by what the
- * function's launches cost so far for their size. */
+ * If a function has many kinds, further kinds are distinguished only by size, to an eighth, so that
+ * variable shapes share their learned costs. A new kind starts with an estimate from the costs and
+ * sizes of the function's other launches. */
 #include "hooks/launch_state.h"
 #include "mechanism/lock.h"
-#include "objects.h"
+#include "memory/objects.h"
 
 #define WAYS GATE_KIND_WAYS
 #define KIND_SETS (GATE_KINDS / WAYS)
 #define FUNCTION_SETS (GATE_FUNCTIONS / WAYS)
-#define EXACT_KINDS 32                 /* of a function; further ones are classes of sizes */
-#define OF_A_CLASS ((uint64_t)1 << 63) /* in `block`, whose third number is 64 at most */
-/* Threads that a device runs at once, of common order: fewer take as long. */
+#define EXACT_KINDS 32 /* kinds of a function; further kinds are size classes */
+#define OF_A_CLASS \
+  ((uint64_t)1 << 63) /* marks a size class in `block`, whose third number is at most 64 */
+/* Usual number of threads that a device runs at once. A launch with fewer threads takes as long. */
 #define FILLING_THREADS 131072
 #define LONGEST_ESTIMATE_NS 20000000 /* unless the function's launches take longer */
 
@@ -38,7 +41,9 @@ static uint64_t kind_hash(const penstock_kind_key *key) {
   return mix(hash, key->shape + key->block);
 }
 
-static uint32_t tag_of(uint64_t hash) { return (uint32_t)(hash >> 32) | 1; /* 0: free */ }
+static uint32_t tag_of(uint64_t hash) {
+  return (uint32_t)(hash >> 32) | 1; /* never 0, because 0 marks a free place */
+}
 
 static bool has_key(const gate_kind *kind, const penstock_kind_key *key) {
   return __atomic_load_n(&kind->key.what, __ATOMIC_ACQUIRE) == key->what &&
@@ -62,7 +67,7 @@ static gate_kind *find(gate_state *state, const penstock_kind_key *key, uint32_t
   return NULL;
 }
 
-/* ---- what follows is under state->kinds_lock, unless it says otherwise ---- */
+/* ---- the functions below run under state->kinds_lock ---- */
 
 static void set_key(gate_state *state, gate_kind *kind, const penstock_kind_key *key,
                     uint32_t tag) {
@@ -89,7 +94,7 @@ static void forget(gate_state *state, gate_kind *kind) {
   set_key(state, kind, &(penstock_kind_key){0}, 0);
 }
 
-/* A place in the key's set: a free one, or one that was not used lately. */
+/* Returns a place in the key's set: a free one, or one that was not used recently. */
 static gate_kind *place_for(gate_state *state, uint64_t hash) {
   unsigned first = hash % KIND_SETS * WAYS, way = state->next_way++ % WAYS;
   for (unsigned i = first; i < first + WAYS; i++) {
@@ -104,7 +109,7 @@ static gate_kind *place_for(gate_state *state, uint64_t hash) {
   return kind;
 }
 
-/* An estimate, until it is measured. */
+/* Sets an estimate, which applies until the kind is measured. */
 static void estimate(gate_kind *kind, uint64_t ns) {
   penstock_cost_forget(&kind->cost);
   __atomic_store_n(&kind->unmeasured, 0, __ATOMIC_RELAXED);
@@ -113,13 +118,13 @@ static void estimate(gate_kind *kind, uint64_t ns) {
   __atomic_store_n(&kind->cost.mean_ns, ns, __ATOMIC_RELEASE);
 }
 
-/* Threads, or as many as fill a device. */
+/* Returns the number of threads, but no more than fill a device. */
 static uint64_t product(uint64_t three) {
   return (three & UINT32_MAX) * (three >> 32 & 0xffff) * (three >> 48);
 }
 static uint64_t size_of(const penstock_kind_key *key) {
   uint64_t blocks = product(key->grid), each = product(key->block), threads;
-  if (!each) each = 1; /* the first API's functions have their block's shape in themselves */
+  if (!each) each = 1; /* in the first launch API the block shape is the function's own state */
   if (__builtin_mul_overflow(blocks, each, &threads)) threads = UINT64_MAX;
   return threads > FILLING_THREADS ? threads : FILLING_THREADS;
 }
@@ -132,7 +137,7 @@ static uint64_t estimate_ns(const gate_function *function, uint64_t size) {
   return ns < 1 ? 1 : ns > most ? (uint64_t)most : (uint64_t)ns;
 }
 
-/* `function`: NULL: what is launched is none, but a graph, a memset, a copy. */
+/* Makes a kind. `function` is NULL for a graph, a memset or a copy. */
 static gate_kind *kind_make(gate_state *state, gate_function *function,
                             const penstock_kind_key *key, uint64_t size) {
   uint64_t hash = kind_hash(key);
@@ -162,7 +167,7 @@ static gate_function *function_find(gate_state *state, const void *what) {
   return NULL;
 }
 
-/* Was it, or one of its kinds, since somebody last asked? */
+/* Returns true if the function or one of its kinds was used since the last call. */
 static bool was_used(gate_function *function) {
   bool used = function->used;
   function->used = false;
@@ -192,7 +197,7 @@ static gate_function *function_make(gate_state *state, const void *what) {
   return function;
 }
 
-/* ---- from here on, without ---- */
+/* ---- the functions below run without state->kinds_lock ---- */
 
 typedef struct origin {
   const void *owner;
@@ -206,9 +211,9 @@ static bool came_with(penstock_kind kind, const void *what, origin *from) {
   return true;
 }
 
-/* A function is launched that is not in the table: what is to be asked of the driver about it,
- * once, is asked here. No lock is held. The answer need not be kept long: the table may drop it.
- * A kernel is not asked about: that may load it into the context before it is charged. */
+/* Finds the origin of a launched function that is not in the table. Queries the driver if
+ * necessary, with no lock held. The driver is not queried about kernels, because that can load a
+ * kernel into the context before it is charged. */
 static origin first_sight(const void *what) {
   CUmodule module = NULL;
   origin from;
@@ -216,8 +221,8 @@ static origin first_sight(const void *what) {
     return from;
   }
   if (REAL(cuFuncGetModule)(&module, (CUfunction)what) != CUDA_SUCCESS) module = NULL;
-  /* The module of a library is not what is unloaded; nor can one be known that nobody saw loaded.
-   */
+  /* The origin is not certain for a library's module, which is not unloaded itself, nor for a
+   * module whose loading the shim did not see. */
   bool sure = module && penstock_object_find(PENSTOCK_MODULE, (uint64_t)(uintptr_t)module, NULL);
   return (origin){module, sure};
 }
@@ -226,7 +231,7 @@ static void introduce(gate_state *state, const void *what, origin from) {
   penstock_lock_acquire(&state->kinds_lock);
   gate_function *function = function_find(state, what);
   if (!function) function = function_make(state, what);
-  if (from.sure && function->sure && function->owner != from.owner) { /* the handle came back */
+  if (from.sure && function->sure && function->owner != from.owner) { /* the handle was reused */
     function_forget(state, function);
     function->what = what;
   }
@@ -258,7 +263,7 @@ static gate_kind *make(gate_state *state, const penstock_kind_key *key,
     function->used = true;
     if (function->count >= EXACT_KINDS) key = class_key;
   }
-  gate_kind *kind = find(state, key, generation); /* another thread may have been first */
+  gate_kind *kind = find(state, key, generation); /* another thread may have made the kind */
   if (!kind) {
     kind = kind_make(state, function, key, size);
     *generation = kind->generation;
@@ -281,7 +286,8 @@ static gate_kind *look_up(gate_state *state, const penstock_kind_key *key, uint3
   return make(state, key, &class_key, generation);
 }
 
-/* What this thread looked up last lies in two places by the key, the later one first. */
+/* Returns the places of a key in the thread's cache, which is two-way set-associative. The later
+ * entry of a set comes first. */
 static gate_recent_kind *recent_places(gate_thread *thread, const penstock_kind_key *key) {
   uint64_t hash = mix((uint64_t)(uintptr_t)key->what, key->grid + (key->block ^ key->shape << 7));
   return &thread->kinds[(hash >> 32) % (GATE_RECENT_KINDS / 2) * 2];
@@ -324,7 +330,7 @@ void gate_kind_learned(gate_kind *kind) {
   function->longest_ns = mean_ns > longest_ns ? mean_ns : longest_ns;
 }
 
-/* What is known of its kinds is an estimate from now on. */
+/* Turns the costs of all the function's kinds into estimates. */
 static void doubt(gate_function *function) {
   for (gate_kind *kind = function->kinds; kind; kind = kind->next) {
     uint64_t mean_ns = penstock_cost_ns(&kind->cost, 0);
@@ -349,8 +355,8 @@ void penstock_gate_forget_functions(const void *owner) {
   penstock_lock_release(&state->kinds_lock);
 }
 
-/* One that was never launched takes no place: programs list thousands. Its origin is looked up when
- * it is launched. */
+/* A function that was never launched takes no place, because programs list thousands of functions.
+ * The function's origin is searched when the function is launched. */
 void penstock_gate_function_of(const void *what, const void *owner) {
   gate_state *state = what ? gate_state_get() : NULL;
   if (!state) return;
@@ -381,7 +387,8 @@ void penstock_gate_relearn_kind(const void *what) {
   if (kind) {
     bool known = penstock_cost_ns(&kind->cost, 0) != 0;
     penstock_cost_forget(&kind->cost);
-    __atomic_fetch_add(&kind->version, 1, __ATOMIC_RELAXED); /* what is out has the old cost */
+    __atomic_fetch_add(&kind->version, 1,
+                       __ATOMIC_RELAXED); /* launches that are still unfinished have the old cost */
     __atomic_store_n(&kind->changed, known, __ATOMIC_RELAXED);
     __atomic_store_n(&kind->unmeasured, 0, __ATOMIC_RELAXED);
   }

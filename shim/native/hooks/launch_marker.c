@@ -1,11 +1,11 @@
-/* Markers: timed events, and the words by which completion is seen without asking the driver. */
+/* Markers, which are timed events, and done words, which show completion without a driver call. */
 #include <sys/mman.h>
 
 #include "hooks/launch_state.h"
 #include "mechanism/lock.h"
 
-/* Of the 8,000 that a device may see: those that only read or set the thread's state come on top,
- * and the rest is for what must be. */
+/* Budget of driver calls, out of the 8,000 that a device should get. The rest is for calls that
+ * cannot wait and for calls that only read or set the thread's state. */
 #define CALLS_A_SECOND 4600
 #define CALLS_AT_ONCE 1024
 
@@ -17,8 +17,8 @@ CUstreamCaptureMode gate_relax(void) {
 
 void gate_restore(CUstreamCaptureMode mode) { REAL(cuThreadExchangeStreamCaptureMode)(&mode); }
 
-/* One budget for all the tenant's processes, and a fair part of the device's where there are other
- * tenants. */
+/* Returns the budget that all processes of the tenant share. If there are other tenants, it is a
+ * fair part of the device's budget. */
 static uint64_t *budget(const gate_stream *stream, uint64_t *each_ns) {
   static uint64_t nobodys;
   penstock_process *process = penstock_process_get();
@@ -32,11 +32,11 @@ static uint64_t *budget(const gate_stream *stream, uint64_t *each_ns) {
 bool gate_may_call(const gate_stream *stream, uint64_t now_ns, unsigned calls, unsigned spare) {
   uint64_t each;
   uint64_t *word = budget(stream, &each), paid = __atomic_load_n(word, __ATOMIC_RELAXED);
-  if (now_ns > paid + CALLS_AT_ONCE * each) { /* an idle time saves up no more than this */
+  if (now_ns > paid + CALLS_AT_ONCE * each) { /* limits how much budget idle time saves up */
     __atomic_store_n(word, now_ns - CALLS_AT_ONCE * each, __ATOMIC_RELAXED);
     return true;
   }
-  if (paid > now_ns + CALLS_AT_ONCE * each) { /* nor is what had to be paid for longer */
+  if (paid > now_ns + CALLS_AT_ONCE * each) { /* limits how long overspending has an effect */
     __atomic_store_n(word, now_ns + CALLS_AT_ONCE * each, __ATOMIC_RELAXED);
     return false;
   }
@@ -49,8 +49,8 @@ void gate_called(const gate_stream *stream, unsigned calls) {
   __atomic_fetch_add(word, calls * each, __ATOMIC_RELAXED);
 }
 
-/* Other threads may find the context before its words are there: what streams they launch on do
- * without. */
+/* Publishes a context's words. Other threads can find the context before its words are there;
+ * streams that they create then have no word. */
 static void publish_words(gate_context *context, uint64_t *words, CUdeviceptr device) {
   penstock_lock_acquire(&context->lock);
   if (words) context->done = words;
@@ -58,13 +58,13 @@ static void publish_words(gate_context *context, uint64_t *words, CUdeviceptr de
   penstock_lock_release(&context->lock);
 }
 
-/* Where the device finds the context's words, also for who does not hold its lock; 0: none. */
+/* Returns the device address of the context's words, or 0 if there are none. Needs no lock. */
 static CUdeviceptr words_on_device(const gate_context *context) {
   return __atomic_load_n(&context->done_device, __ATOMIC_ACQUIRE);
 }
 
-/* A context that was destroyed took its registration along; should a driver keep it, it is made
- * anew. */
+/* Registers a context's words. A destroyed context takes its registration with it; if a driver kept
+ * the registration, the words are registered again. */
 static bool words_register(gate_context *context) {
   const size_t bytes = GATE_DONE_WORDS * sizeof(uint64_t);
   const unsigned flags = CU_MEMHOSTREGISTER_DEVICEMAP;
@@ -76,8 +76,9 @@ static bool words_register(gate_context *context) {
   return result == CUDA_SUCCESS;
 }
 
-/* The context is current. Words lie in memory of our own, so that a destroyed context takes none
- * away; shared, so that a fork's copy-on-write does not part us from the device. */
+/* Prepares the words of the current context. They are in the shim's own memory, so that they
+ * outlive the context, and in a shared mapping, so that after a fork the device still writes to the
+ * parent's words. */
 void gate_words_prepare(gate_context *context) {
   if (!context->done) {
     void *words = mmap(NULL, GATE_DONE_WORDS * sizeof(uint64_t), PROT_READ | PROT_WRITE,
@@ -101,7 +102,7 @@ void gate_words_prepare(gate_context *context) {
   gate_restore(mode);
 }
 
-/* A free marker, or one without an event yet; NULL without memory. */
+/* Returns a free marker, which may have no event yet, or NULL if there is no memory. */
 static gate_marker *marker_take(gate_context *context) {
   enum { BLOCK_BYTES = 4096, BLOCK = BLOCK_BYTES / sizeof(gate_marker) };
   gate_marker *block = NULL;
@@ -120,7 +121,7 @@ static gate_marker *marker_take(gate_context *context) {
   return marker;
 }
 
-/* A new event in the stream's context, whichever is current. */
+/* Creates an event in the stream's context, whichever context is current. */
 static CUevent event_create(gate_context *context) {
   CUcontext current = NULL, popped;
   CUevent event = NULL;
@@ -147,7 +148,8 @@ gate_marker *gate_marker_record(gate_context *context, CUstream stream) {
     marker->took_ns = gate_now_ns() - marker->recorded_ns;
     return marker;
   }
-  if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED) marker->event = NULL; /* it went as well */
+  if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+    marker->event = NULL; /* the event was destroyed as well */
   gate_marker_put(context, marker);
   return NULL;
 }
@@ -185,6 +187,7 @@ bool gate_marker_is_passed(const gate_marker *marker) {
 
 bool gate_elapsed_ns(const gate_marker *from, const gate_marker *to, int64_t *ns) {
   float milliseconds = 0;
+  if (!gate_are_comparable(from, to)) return false;
   CUresult result = REAL(cuEventElapsedTime)(&milliseconds, from->event, to->event);
   if (result == CUDA_ERROR_NOT_SUPPORTED) {
     result = REAL(cuEventElapsedTime_v2)(&milliseconds, from->event, to->event);
@@ -193,29 +196,29 @@ bool gate_elapsed_ns(const gate_marker *from, const gate_marker *to, int64_t *ns
   return result == CUDA_SUCCESS;
 }
 
-void gate_word_write(gate_stream *stream, gate_bracket *bracket) {
+void gate_word_write(gate_stream *stream, gate_window *window) {
   gate_context *context = stream->context;
   CUdeviceptr words = words_on_device(context);
   if (!words || stream->word == UINT32_MAX) return;
   CUdeviceptr word = words + stream->word * sizeof(uint64_t);
-  if (REAL(cuStreamWriteValue64_v2)(stream->handle, word, bracket->number, 0) != CUDA_SUCCESS) {
-    stream->word = UINT32_MAX; /* completion is asked for by event from now on */
+  if (REAL(cuStreamWriteValue64_v2)(stream->handle, word, window->number, 0) != CUDA_SUCCESS) {
+    stream->word = UINT32_MAX; /* completion is queried by event from now on */
   }
 }
 
-bool gate_asks_driver(const gate_stream *stream, const gate_bracket *bracket) {
-  return bracket->end &&
-         (bracket->by_event || stream->word == UINT32_MAX || !words_on_device(stream->context));
+bool gate_asks_driver(const gate_stream *stream, const gate_window *window) {
+  return window->end &&
+         (window->by_event || stream->word == UINT32_MAX || !words_on_device(stream->context));
 }
 
-bool gate_is_through(const gate_stream *stream, const gate_bracket *bracket) {
-  if (!bracket->end) return true;
-  if (gate_asks_driver(stream, bracket)) {
+bool gate_is_through(const gate_stream *stream, const gate_window *window) {
+  if (!window->end) return true;
+  if (gate_asks_driver(stream, window)) {
     gate_called(stream, 1);
-    return gate_marker_is_passed(bracket->end);
+    return gate_marker_is_passed(window->end);
   }
   uint64_t word = __atomic_load_n(&stream->context->done[stream->word], __ATOMIC_ACQUIRE);
-  return (int64_t)(word - bracket->number) >= 0;
+  return (int64_t)(word - window->number) >= 0;
 }
 
 uint32_t gate_word_take(gate_context *context, uint64_t *value) {
@@ -240,7 +243,7 @@ void gate_word_put(gate_context *context, uint32_t word) {
   penstock_lock_release(&context->lock);
 }
 
-/* The context's events went with it, so its markers become blanks. */
+/* The context's events are gone with it, so its markers become blanks. */
 void gate_context_clear(gate_context *context) {
   gate_clock_clear(context);
   publish_words(context, NULL, 0);

@@ -1,16 +1,17 @@
-/* Memsets and copies inside device memory run on the SMs: gated. Copies to and from the host run on
- * copy engines: counted in bytes, and kept out of what is measured on their stream. */
+/* Memsets and copies. Those within device memory run on the SMs and are gated. Copies to and
+ * from the host run on copy engines; their bytes are counted, and measured time does not include
+ * them. */
 #include "hooks/hook.h"
 #include "hooks/launch.h"
 #include "hooks/launch_pass.h"
-#include "objects.h"
+#include "memory/objects.h"
 
 #define MEMSET_KEY(bytes) \
   ((penstock_kind_key){PENSTOCK_KIND_MEMSET, 0, 0, penstock_size_class(bytes)})
 #define COPY_KEY(bytes) ((penstock_kind_key){PENSTOCK_KIND_COPY, 0, 0, penstock_size_class(bytes)})
 #define LIST(...) __VA_ARGS__
 
-/* Memsets: element type, and the pointer and size types of the ABI version. */
+/* Memsets, by element type and by the pointer and size types of the API version. */
 #define MEMSET(symbol, width, type, pointer, size, per_thread)                     \
   CUresult CUDAAPI HOOK_NAME(symbol)(pointer to, type value, size count) {         \
     PENSTOCK_GATED(NULL, per_thread, false, MEMSET_KEY((uint64_t)count * (width)), \
@@ -48,7 +49,8 @@ MEMSET_FAMILY(8, unsigned char)
 MEMSET_FAMILY(16, unsigned short)
 MEMSET_FAMILY(32, unsigned int)
 
-/* By pointer: the table knows where allocations start, the driver what lies inside of one. */
+/* Returns true for a pointer to device memory. The table knows only the starts of allocations, so
+ * the driver is queried about other pointers. */
 static bool points_to_device(CUdeviceptr pointer) {
   CUmemorytype type = 0;
   if (penstock_pointer_is_known(pointer)) return true;
@@ -57,8 +59,8 @@ static bool points_to_device(CUdeviceptr pointer) {
          type == CU_MEMORYTYPE_DEVICE;
 }
 
-/* The grant of the device that holds it; -1: not known. Of pointers the table knows those that were
- * handed out, the driver the rest. */
+/* Returns the grant of the device that holds the memory, or -1 if it is unknown. The table knows
+ * only pointers that allocations returned, so the driver is queried about others. */
 static int place_of(CUdeviceptr pointer) {
   penstock_object object;
   int ordinal;
@@ -69,7 +71,7 @@ static int place_of(CUdeviceptr pointer) {
              : -1;
 }
 
-/* Levels of mipmapped arrays have handles of their own. */
+/* Returns the grant of an array's device. Levels of mipmapped arrays have handles of their own. */
 static int place_of_array(CUarray array) {
   penstock_object object;
   uint64_t key = (uint64_t)(uintptr_t)array;
@@ -77,7 +79,7 @@ static int place_of_array(CUarray array) {
 }
 
 static bool has_several_devices(void) {
-  static int count; /* does not change once the driver is initialised */
+  static int count; /* fixed once the driver is initialized */
   int known = __atomic_load_n(&count, __ATOMIC_RELAXED);
   if (!known && REAL(cuDeviceGetCount)(&known) == CUDA_SUCCESS) {
     __atomic_store_n(&count, known, __ATOMIC_RELAXED);
@@ -85,11 +87,11 @@ static bool has_several_devices(void) {
   return known > 1;
 }
 
-/* Between two devices copy engines do it, over whatever links those. */
+/* Returns true for a copy between two devices, which runs on copy engines. */
 static bool are_apart(int place, int other) { return place >= 0 && other >= 0 && place != other; }
 #define WITHIN(d, s) (!has_several_devices() || !are_apart(d, s))
 
-/* A copy that a copy engine does. */
+/* Body of a copy that always runs on a copy engine. */
 #define BY_ENGINE(symbol, stream, per_thread, bytes, parameters, arguments) \
   CUresult CUDAAPI HOOK_NAME(symbol)(parameters) {                          \
     bool runs = penstock_gate_interrupt(stream, per_thread);                \
@@ -97,7 +99,7 @@ static bool are_apart(int place, int other) { return place >= 0 && other >= 0 &&
     if (runs && result == CUDA_SUCCESS) penstock_gate_copied(bytes);        \
     return result;                                                          \
   }
-/* A copy of either sort: `inside` tells. */
+/* Body of a copy that runs on the SMs if `inside` is true, and otherwise on a copy engine. */
 #define DO_EITHER(inside, stream, per_thread, bytes, call)            \
   if (inside) {                                                       \
     PENSTOCK_GATED(stream, per_thread, false, COPY_KEY(bytes), call); \
@@ -111,7 +113,7 @@ static bool are_apart(int place, int other) { return place >= 0 && other >= 0 &&
     DO_EITHER(inside, stream, per_thread, bytes, REAL(symbol)(arguments));       \
   }
 
-/* From and to device memory: inside of one device, or to another. */
+/* Body of a copy from device memory to device memory of the same or another device. */
 #define D_TO_D(symbol, stream, per_thread, bytes, parameters, arguments)   \
   CUresult CUDAAPI HOOK_NAME(symbol)(parameters) {                         \
     DO_EITHER(WITHIN(place_of(d), place_of(s)), stream, per_thread, bytes, \
@@ -133,7 +135,7 @@ static bool are_apart(int place, int other) { return place >= 0 && other >= 0 &&
               REAL(symbol)(arguments));                                                \
   }
 
-/* Linear: to the plain name's types, then to the newer version's and its per-thread twin. */
+/* Linear copies: the first version, then the newer one and its per-thread twin. */
 #define LINEAR(body, name, to_v1, from_v1, to, from)                                  \
   body(name, NULL, false, n, LIST(to_v1 d, from_v1 s, unsigned int n), LIST(d, s, n)) \
       body(name##_v2, NULL, false, n, LIST(to d, from s, size_t n), LIST(d, s, n))    \
@@ -152,7 +154,7 @@ LINEAR_ASYNC(BY_ENGINE, cuMemcpyHtoDAsync, CUdeviceptr_v1, const void *, CUdevic
 LINEAR(BY_ENGINE, cuMemcpyDtoH, void *, CUdeviceptr_v1, void *, CUdeviceptr)
 LINEAR_ASYNC(BY_ENGINE, cuMemcpyDtoHAsync, void *, CUdeviceptr_v1, void *, CUdeviceptr)
 
-/* Arrays: an offset beside each array. */
+/* Array copies, in which each array has an offset. */
 #define ARRAY(body, name, to_v1, to, from_v1, from, arguments)                         \
   body(name, NULL, false, n, LIST(to_v1, from_v1, unsigned int n), LIST(arguments, n)) \
       body(name##_v2, NULL, false, n, LIST(to, from, size_t n), LIST(arguments, n))    \
@@ -191,7 +193,7 @@ EITHER(cuMemcpy_ptds, BOTH_ON_DEVICE, NULL, true, n, GENERIC_LIST, LIST(d, s, n)
 EITHER(cuMemcpyAsync, BOTH_ON_DEVICE, stream, false, n, GENERIC_ASYNC, LIST(d, s, n, stream))
 EITHER(cuMemcpyAsync_ptsz, BOTH_ON_DEVICE, stream, true, n, GENERIC_ASYNC, LIST(d, s, n, stream))
 
-/* Rectangles: each end says what it is. */
+/* Copies of rectangles, in which each end states its memory type. */
 static bool on_device(CUmemorytype type, CUdeviceptr pointer) {
   return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_ARRAY ||
          (type == CU_MEMORYTYPE_UNIFIED && points_to_device(pointer));
@@ -222,7 +224,8 @@ RECTANGLE(cuMemcpy3D, CUDA_MEMCPY3D, VOLUME)
 RECTANGLE_ASYNC(cuMemcpy2DAsync, CUDA_MEMCPY2D, AREA)
 RECTANGLE_ASYNC(cuMemcpy3DAsync, CUDA_MEMCPY3D, VOLUME)
 
-/* Between contexts: of one device, a copy like any other inside it. */
+/* Returns true if two contexts are of the same device, so that a copy between them stays within
+ * it. */
 static bool on_one_device(CUcontext a, CUcontext b) {
   penstock_object first, second;
   return a == b || !penstock_object_find(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)a, &first) ||
@@ -244,7 +247,7 @@ EITHER(cuMemcpy3DPeer_ptds, PEER_INSIDE, NULL, true, VOLUME, const CUDA_MEMCPY3D
 EITHER(cuMemcpy3DPeerAsync, PEER_INSIDE, stream, false, VOLUME, PEER_3D_ASYNC, LIST(p, stream))
 EITHER(cuMemcpy3DPeerAsync_ptsz, PEER_INSIDE, stream, true, VOLUME, PEER_3D_ASYNC, LIST(p, stream))
 
-/* Managed memory that is moved ahead of its use: pages go over the host link. */
+/* Prefetched managed memory, whose pages are transferred over the host link. */
 static uint64_t sum_of(const size_t *sizes, size_t count) {
   uint64_t bytes = 0;
   for (size_t i = 0; sizes && i < count; i++) bytes += sizes[i];
@@ -268,7 +271,8 @@ MOVED_TWINS(cuMemPrefetchBatchAsync, sum_of(n, count), RANGES_TO,
 MOVED_TWINS(cuMemDiscardAndPrefetchBatchAsync, sum_of(n, count), RANGES_TO,
             LIST(p, n, count, to, indices, places, flags))
 
-/* With attributes, and in batches: one gated call when any of it stays inside the device. */
+/* Returns true if any part of a batch stays within the device. Copies with attributes and batches
+ * are gated as one call in that case. */
 static uint64_t batch_inside(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *sizes,
                              size_t count) {
   uint64_t bytes = 0;
@@ -306,7 +310,8 @@ static uint64_t batch_3d_inside(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count
   return bytes;
 }
 
-/* An endpoint may reach memory of this device too, so only host memory makes a copy leave it. */
+/* Returns true if the operand stays within the device. An endpoint can also reach memory of this
+ * device, so only host memory counts as outside. */
 static bool fabric_operand_inside(const CUfabricCpyOperand *operand) {
   return operand->type != CU_FABRIC_COPY_OPERAND_TYPE_POINTER ||
          points_to_device(operand->op.ptr.ptr);

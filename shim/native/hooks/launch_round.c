@@ -1,18 +1,21 @@
-/* Rounds: what a thread launches from one run on a stream to its next run there.
+/* Rounds. A round is the sequence of a thread's launches from one run on a stream to its next run
+ * on that stream.
  *
- * A thread that queues on several streams of a device in turn means their work to run side by side.
- * A gate that lets less than a round through lets it run one after the other: device time is
- * charged by the clock, so the program pays for each stream alone. Therefore an opening of the gate
- * lets a whole round through, and none begins that the credit is too short for. */
+ * A thread that queues on several streams of a device, one after the other, expects their work to
+ * run in parallel. If the gate admits less than a round at a time, that work runs sequentially, and
+ * because device time is charged by the clock, the program pays for each stream separately.
+ * Therefore an opening of the gate admits a whole round, and no round starts for which the credit
+ * is too low. */
 #include "hooks/launch_state.h"
 
-/* Longer ones are let through in pieces, as other work is: who is suspended, or gets a smaller
- * share, has no more than a period out. */
+/* Longest round that is admitted as a whole. Longer rounds are admitted in pieces like other work,
+ * so that a tenant that is suspended or gets a smaller share has no more than one period of
+ * unfinished work. */
 #define LONGEST_NS ((uint64_t)PENSTOCK_GATE_PERIOD_NS)
-/* A step of a program may have several short rounds and one long one, which is remembered: with
- * each further round a 64th of it is forgotten. */
+/* Part by which the longest round fades with each further round. It is remembered because a
+ * program's step may have several short rounds and one long one. */
 #define FADES_PART 64
-#define MARGIN_PART 4 /* estimates are means */
+#define MARGIN_PART 4 /* margin that is needed because estimates are means */
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
@@ -23,15 +26,15 @@ static gate_round *round_of(gate_thread *thread, int grant) {
   return round;
 }
 
-/* `ns`: what its launches usually take; some of that overlaps. */
+/* Learns a round. `ns` is the usual time of the round's launches, some of which overlap. */
 static void learn(gate_state *state, gate_round *round, uint64_t ns) {
   uint64_t out_ns = ns * __atomic_load_n(&state->overlap, __ATOMIC_RELAXED) / GATE_FULL_SCALE;
   uint64_t faded_ns = round->longest_ns - (round->longest_ns + FADES_PART - 1) / FADES_PART;
   round->longest_ns = later(out_ns > LONGEST_NS ? 0 : out_ns, faded_ns);
 }
 
-/* The thread launches on another stream than it did last. Other threads may do the same there: then
- * one word is lost. */
+/* Starts a run when the thread launches on another stream than before. If several threads do so on
+ * one stream, one of their writes is lost. */
 static void begin_run(gate_state *state, gate_round *round, gate_stream *stream) {
   uint64_t since_ns = __atomic_load_n(&stream->round_ns, __ATOMIC_RELAXED);
   bool ours = __atomic_load_n(&stream->round, __ATOMIC_RELAXED) == round;
@@ -48,7 +51,8 @@ void gate_round_launched(gate_state *state, gate_stream *stream, const penstock_
   round->waits = thread->waits;
   round->asked_ns = 0;
   if (round->stream != stream) begin_run(state, round, stream);
-  /* The mean holds the time that a kernel waited for others of the round; this does not. */
+  /* The mean includes time for which a kernel waited for others of the round; the usual time does
+   * not. */
   if (!pass->guessed) round->launched_ns += penstock_cost_usual_ns(&pass->kind->cost);
 }
 
@@ -57,8 +61,8 @@ void gate_round_waited(gate_state *state) {
   if (thread) thread->waits++;
 }
 
-/* Has the launch waited for longer than a round takes to be earned? Then others of the tenant's,
- * whose rounds are shorter, may use up or forget what is saved for it. */
+/* Returns true if the launch has waited longer than it takes to earn a round. Other threads of the
+ * tenant, with shorter rounds, then probably use up what is saved for it. */
 static bool is_overdue(const gate_round *round, uint64_t ns, uint32_t permille, uint64_t now_ns) {
   return (now_ns - round->asked_ns) * permille > 2 * ns * (uint64_t)PENSTOCK_GATE_FULL_PERMILLE;
 }

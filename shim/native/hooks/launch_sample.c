@@ -1,10 +1,11 @@
-/* Which brackets on idle streams are measured by events before and behind.
+/* Draws of samples, which choose the windows on idle streams that are measured by an event before
+ * and after them.
  *
- * Drawn by count with random gaps, so that each launch is as likely as another: a draw by time
- * would take the short launch after each long one, and so would a draw that mostly waits for the
- * budget of driver calls. So the mean gap grows as soon as draws find no budget. Where a kind is
- * well known and nothing runs beside it, it also grows where more is measured than is learned from:
- * some eighty samples a second are enough. Where launches are few, each is measured. */
+ * Samples are drawn by count, with random gaps, so that all launches are equally likely. Drawing by
+ * time would favour the short launch after each long one, and so would draws that usually wait for
+ * the budget of driver calls. So the mean gap grows as soon as a draw finds no budget. For well
+ * known kinds on an uncontended device it also grows when there are more samples than learning
+ * needs, about eighty a second. If launches are few, each of them is measured. */
 #include "hooks/launch_state.h"
 
 #define SAMPLE_CALLS 4
@@ -12,14 +13,16 @@
 #define MOST_GAP 256
 #define KNOWN_FIRST_GAP 16
 #define KNOWN_MOST_GAP 4096
-#define KNOWN_LEAST 3 /* samples of well known kinds in a window … */
+#define KNOWN_LEAST 3 /* fewest samples of well known kinds that a period should have */
 #define KNOWN_MOST 5
-#define WINDOW_NS 50000000
-/* A draw this long after the last sample needs no budget. Launches that wait at the gate make calls
- * that must be; if they wait because a cost was learned too high, only a sample tells. */
+#define PERIOD_NS 50000000
+/* Time after the last sample at which a draw needs no budget. Launches that wait at the gate use up
+ * the budget by necessary calls; if they wait because a learned cost is too high, only a sample
+ * corrects it. */
 #define STARVED_NS 50000000
 
-/* Words of all threads: of two that change one at once, one change may be lost. */
+/* Reads a word that all threads share without a lock. One of two simultaneous changes may be
+ * lost. */
 static uint32_t get(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
 static void put(uint32_t *word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
 
@@ -29,10 +32,10 @@ static uint32_t draw(gate_state *state, uint32_t mean) {
   return 1 + (uint32_t)((uint64_t)(random >> 8) * (2 * mean - 1) >> 24);
 }
 
-/* Looks at the last draws, now and then. */
+/* Adapts the mean gap to the draws of the last period. */
 static void adapt(gate_draws *draws, bool known, uint64_t now_ns) {
-  if (now_ns < __atomic_load_n(&draws->window_ns, __ATOMIC_RELAXED) + WINDOW_NS) return;
-  __atomic_store_n(&draws->window_ns, now_ns, __ATOMIC_RELAXED);
+  if (now_ns < __atomic_load_n(&draws->period_ns, __ATOMIC_RELAXED) + PERIOD_NS) return;
+  __atomic_store_n(&draws->period_ns, now_ns, __ATOMIC_RELAXED);
   uint32_t gap = get(&draws->gap), missed = get(&draws->missed), drawn = get(&draws->drawn);
   uint32_t most = known ? KNOWN_MOST_GAP : MOST_GAP;
   if (!gap) {
@@ -47,8 +50,9 @@ static void adapt(gate_draws *draws, bool known, uint64_t now_ns) {
   put(&draws->missed, 0);
 }
 
-/* Beside others a sample counts only in a quiet turn, or by luck. */
-static bool in_company(const gate_state *state, const gate_stream *stream, uint64_t now_ns) {
+/* Returns true under contention, where a sample is undisturbed only in a calibration slice, or by
+ * chance. */
+static bool is_contended(const gate_state *state, const gate_stream *stream, uint64_t now_ns) {
   uint64_t seen = __atomic_load_n(&state->others_seen_ns[stream->context->grant], __ATOMIC_RELAXED);
   return seen && now_ns < seen + 1000000000;
 }
@@ -63,8 +67,8 @@ bool gate_sample_is_far(gate_state *state, bool known) {
 
 bool gate_sample_due(gate_state *state, const gate_stream *stream, bool known, uint64_t now_ns) {
   penstock_process *process = penstock_process_get();
-  if (process && in_company(state, stream, now_ns) &&
-      gate_quiet_is_ours(process, stream->context->grant, now_ns)) {
+  if (process && is_contended(state, stream, now_ns) &&
+      gate_calibration_is_ours(process, stream->context->grant, now_ns)) {
     return gate_may_call(stream, now_ns, SAMPLE_CALLS, 0);
   }
   if (gate_sample_is_far(state, known)) return false;

@@ -1,21 +1,23 @@
-/* Tables of contexts and streams, and what each thread remembers of them. */
+/* Tables of contexts and streams, and each thread's cache of them. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
-#include "fork_wiped.h"
+#include "devices/grants.h"
+#include "process/fork_wiped.h"
 #include "hooks/launch_state.h"
 #include "mechanism/lock.h"
 #include "mechanism/random.h"
 
-static uint32_t births; /* survives a fork: no two states have the same number */
+static uint32_t births; /* survives a fork, so that no two states have the same number */
 
-static __thread gate_thread *mine; /* little: thread-local room is scarce in a library that may be
-                                      opened late */
-static __thread uint64_t thread_birth; /* its address names the thread, and its value which one of
-                                        * those that had this address one after the other */
+/* A single pointer, because a library that may be opened late has little thread-local space. */
+static __thread gate_thread *mine;
+/* Its address identifies the thread; its value distinguishes threads that had this address one
+ * after another. */
+static __thread uint64_t thread_birth;
 
 static uint64_t clock_ns(clockid_t clock) {
   struct timespec now;
@@ -31,8 +33,8 @@ static bool launches_block(void) {
   return text && atoi(text);
 }
 
-/* A context has 8 hardware queues unless it is told otherwise: few programs do, for then what is
- * queued first begins first. */
+/* Returns true if contexts have fewer hardware queues than the usual 8. Some programs set fewer, so
+ * that work starts in the order in which it was queued. */
 static bool has_few_queues(void) {
   enum { USUAL = 8 };
   const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
@@ -57,13 +59,14 @@ gate_state *gate_state_get(void) {
   return state;
 }
 
-/* An object of `bytes` zero bytes that will never be freed. */
+/* Returns an object of `bytes` zero bytes that will never be freed. */
 static void *object(size_t bytes) {
   void *made = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return made == MAP_FAILED ? NULL : made;
 }
 
-/* One page of objects at a time, linked into the free list `head` (state->lock held). */
+/* Maps one page of objects and links them into the free list `head`. The caller holds
+ * state->lock. */
 #define REFILL(head, type)                          \
   do {                                              \
     enum { COUNT = 65536 / sizeof(type) };          \
@@ -80,7 +83,8 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
   return hash ^ hash >> 29;
 }
 
-/* A thread ends: another may have its block. Called again should a later destructor launch. */
+/* Frees the block of a thread that ends, for another thread. Runs again if a later destructor
+ * launches. */
 static void thread_ends(void *block) {
   gate_state *state = gate_state_get();
   gate_thread *thread = block;
@@ -92,8 +96,8 @@ static void thread_ends(void *block) {
   penstock_lock_release(&state->lock);
 }
 
-/* A block for this thread. A forked child's list is empty: what its parent's other threads had
- * stays unused. */
+/* Returns a block for this thread. In a forked child the list of free blocks is empty, so blocks of
+ * the parent's other threads stay unused. */
 static gate_thread *thread_block(gate_state *state) {
   static pthread_key_t key;
   static bool has_key; /* survives a fork, as the key does */
@@ -130,7 +134,8 @@ gate_thread *gate_thread_get(gate_state *state) {
     if (other_) REAL(cuCtxPopCurrent_v2)(&popped_);                          \
   } while (0)
 
-/* The context's note, or else one that no context has any more; NULL: neither. state->lock held. */
+/* Returns the object of this context, or one that is free for reuse, or NULL if there is neither.
+ * The caller holds state->lock. */
 static gate_context *context_note(gate_state *state, CUcontext handle) {
   gate_context *one = state->contexts, *spare = NULL;
   for (; one && one->handle != handle; one = one->next) {
@@ -139,8 +144,8 @@ static gate_context *context_note(gate_state *state, CUcontext handle) {
   return one ? one : spare;
 }
 
-/* NULL also for a context that was destroyed: a primary one keeps its handle, and none of its notes
- * may outlive it. Driver calls; no lock held. */
+/* Returns NULL also for a destroyed context, because a primary context keeps its handle, and no
+ * state of the old context may remain. Makes driver calls, so no lock is held. */
 static gate_context *context_get(gate_state *state, CUcontext handle) {
   penstock_lock_acquire(&state->lock);
   gate_context *context = context_note(state, handle);
@@ -152,7 +157,8 @@ static gate_context *context_get(gate_state *state, CUcontext handle) {
   if (lives != CUDA_SUCCESS) return NULL;
   const int grant = penstock_grant_of(device);
   penstock_lock_acquire(&state->lock);
-  context = context_note(state, handle); /* anew: another thread may have taken what was seen */
+  /* Searched again, because another thread may have taken the object. */
+  context = context_note(state, handle);
   if (!context) {
     context = object(sizeof *context);
     if (context) {
@@ -162,7 +168,7 @@ static gate_context *context_get(gate_state *state, CUcontext handle) {
   }
   bool made = context && !context->handle;
   if (made) {
-    static uint64_t contexts_born; /* state->lock */
+    static uint64_t contexts_born; /* guarded by state->lock */
     context->birth = ++contexts_born;
     context->handle = handle;
     context->grant = grant;
@@ -183,7 +189,7 @@ unsigned gate_stream_list(CUstream handle, const void *owner, uint64_t thread) {
   return mix(hash, thread) % GATE_BUCKETS;
 }
 
-/* The first version of the question knows no streams of green contexts. */
+/* The first version of cuStreamGetCtx does not support streams of green contexts. */
 static CUresult context_of(CUstream handle, CUcontext *context) {
   CUgreenCtx green = NULL;
   CUstreamCaptureMode mode = gate_relax();
@@ -216,7 +222,8 @@ CUresult gate_stream_missing(CUstream handle) {
   }
 }
 
-/* `*generation`: the stream's, while it was in the tables for certain. */
+/* Finds a stream. `*generation` receives the stream's generation, read while the stream was
+ * certainly in the tables. */
 static gate_stream *stream_find(gate_state *state, CUstream handle, const void *owner,
                                 uint64_t thread, uint32_t *generation) {
   gate_stream **bucket = &state->streams[gate_stream_list(handle, owner, thread)];
@@ -251,7 +258,8 @@ static gate_stream *stream_find(gate_state *state, CUstream handle, const void *
     stream = state->free_streams;
     if (stream) {
       state->free_streams = stream->next;
-      uint64_t before = 0; /* the word's last user may still write to it: its numbers stay old */
+      /* The word's last user may still write to it, so new numbers are higher. */
+      uint64_t before = 0;
       uint32_t word = gate_word_take(context, &before);
       uint64_t launched = stream->launched;
       memset(stream, 0, offsetof(gate_stream, left));
@@ -262,12 +270,13 @@ static gate_stream *stream_find(gate_state *state, CUstream handle, const void *
       stream->birth = thread ? birth() : 0;
       stream->context = context;
       stream->blocking = !(flags & CU_STREAM_NON_BLOCKING);
-      stream->idle = true; /* nothing was ever queued on it */
+      stream->idle = true; /* nothing was ever queued on the stream */
       stream->prompt = reborn;
       stream->number = before + 100000;
       stream->word = word;
       stream->launched = launched;
-      __atomic_store_n(bucket, stream, __ATOMIC_RELEASE); /* empty ones are passed by unlocked */
+      __atomic_store_n(bucket, stream,
+                       __ATOMIC_RELEASE); /* readers skip empty lists without the lock */
     }
   }
   if (stream) *generation = stream->generation;
@@ -301,19 +310,19 @@ gate_stream *gate_stream_get(gate_state *state, CUstream handle, bool per_thread
   return stream;
 }
 
-gate_bracket *gate_bracket_get(gate_state *state) {
+gate_window *gate_window_get(gate_state *state) {
   penstock_lock_acquire(&state->lock);
-  if (!state->free_brackets) REFILL(state->free_brackets, gate_bracket);
-  gate_bracket *bracket = state->free_brackets;
-  if (bracket) state->free_brackets = bracket->next;
+  if (!state->free_windows) REFILL(state->free_windows, gate_window);
+  gate_window *window = state->free_windows;
+  if (window) state->free_windows = window->next;
   penstock_lock_release(&state->lock);
-  if (bracket) memset(bracket, 0, sizeof *bracket);
-  return bracket;
+  if (window) memset(window, 0, sizeof *window);
+  return window;
 }
 
-void gate_bracket_put(gate_state *state, gate_bracket *bracket) {
+void gate_window_put(gate_state *state, gate_window *window) {
   penstock_lock_acquire(&state->lock);
-  bracket->next = state->free_brackets;
-  state->free_brackets = bracket;
+  window->next = state->free_windows;
+  state->free_windows = window;
   penstock_lock_release(&state->lock);
 }

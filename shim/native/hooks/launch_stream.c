@@ -1,10 +1,11 @@
-/* What else happens on a stream: synchronising calls, captures, waits, host functions, the end. */
+/* Other calls on streams: waits, captures, host functions, destruction. */
 #include "common/log.h"
 #include "hooks/hook.h"
 #include "hooks/launch_state.h"
-#include "reserve.h"
+#include "memory/reserve.h"
 
-/* Nothing of the gate is held while a program waits: brackets are ended before, settled after. */
+/* While a program waits, no lock of the gate is held. Windows are ended before the wait and settled
+ * after it. */
 #define SYNCHRONISING(symbol, before, after, parameters, arguments)   \
   CUresult CUDAAPI HOOK_NAME(symbol) parameters {                     \
     before;                                                           \
@@ -59,7 +60,7 @@ BATCH(cuStreamBatchMemOp_v2_ptsz, true)
 WAIT_EVENT(cuStreamWaitEvent, false)
 WAIT_EVENT(cuStreamWaitEvent_ptsz, true)
 
-/* Calls of the host: they hold up the stream, not the SMs. */
+/* Host functions, which hold up the stream but not the SMs. */
 #define CALLS_HOST(symbol, per_thread, parameters, arguments)        \
   CUresult CUDAAPI HOOK_NAME(symbol) parameters {                    \
     bool runs = penstock_gate_interrupt(stream, per_thread);         \
@@ -85,7 +86,7 @@ HOST_FUNCTION_V2(cuLaunchHostFunc_v2_ptsz, true)
 CALLBACK(cuStreamAddCallback, false)
 CALLBACK(cuStreamAddCallback_ptsz, true)
 
-/* Waits for what other interfaces do with memory that they share. */
+/* Waits for other interfaces' work on shared memory. */
 #define SEMAPHORES(symbol, per_thread, type)                                                    \
   INTERRUPTING(                                                                                 \
       symbol, per_thread,                                                                       \
@@ -100,7 +101,7 @@ SEMAPHORES(cuWaitExternalSemaphoresAsync_ptsz, true, CUDA_EXTERNAL_SEMAPHORE_WAI
 GRAPHICS(cuGraphicsMapResources, false)
 GRAPHICS(cuGraphicsMapResources_ptsz, true)
 
-/* All streams of a context wait. */
+/* Makes all streams of a context wait. */
 CUresult CUDAAPI HOOK_NAME(cuCtxWaitEvent)(CUcontext context, CUevent event) {
   penstock_gate_interrupt_all(context);
   return REAL(cuCtxWaitEvent)(context, event);
@@ -113,14 +114,15 @@ CUresult CUDAAPI HOOK_NAME(cuGreenCtxWaitEvent)(CUgreenCtx green, CUevent event)
   return REAL(cuGreenCtxWaitEvent)(green, event);
 }
 
-/* Captures under way are counted, so that nobody else pays for asking. An open bracket is ended
- * before: it could not be while the stream captures. */
+/* Captures under way are counted, so that without one no other call queries the driver. An open
+ * window is ended before the capture, because it could not be ended while the stream captures. */
 static void capture_ends(void) {
   gate_state *state = gate_state_get();
   if (state) gate_capture_ended(state);
 }
 
-/* A stream that is destroyed while it captures takes the capture with it: see launch_state.c. */
+/* Notes the stream on which a capture started. A stream that is destroyed while it captures ends
+ * the capture (launch_end.c). */
 static void note_origin(CUstream handle, bool per_thread, bool captures) {
   gate_state *state = gate_state_get();
   gate_stream *stream = state ? gate_stream_get(state, handle, per_thread) : NULL;
@@ -166,7 +168,8 @@ bool penstock_gate_sees_captures(void) {
   return !state || __atomic_load_n(&state->captures, __ATOMIC_ACQUIRE) != 0;
 }
 
-/* Also a capture that went wrong ends here; one that was called for wrongly goes on. */
+/* Returns true if the capture has ended. An invalidated capture ends here too; after a wrong call
+ * the capture continues. */
 static bool capture_is_over(CUresult result) {
   return result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ||
          result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED ||
@@ -185,18 +188,18 @@ static bool capture_is_over(CUresult result) {
 END_CAPTURE(cuStreamEndCapture, false)
 END_CAPTURE(cuStreamEndCapture_ptsz, true)
 
-/* Launches that are recorded into a graphics interface's command list are run by that interface,
- * where no gate is: such a capture does not begin. Drivers for Linux know no such interface. */
+/* Launches recorded into a graphics interface's command list are run by that interface and bypass
+ * the gate, so such a capture is refused. Drivers for Linux have no such interface. */
 #define CAPTURE_FOR_GRAPHICS(symbol)                                                           \
   CUresult CUDAAPI HOOK_NAME(symbol)(CUstream stream, CUstreamCigCaptureParams * parameters) { \
     (void)stream, (void)parameters;                                                            \
-    penstock_log(#symbol ": launches recorded for graphics would escape the quota: refused");  \
+    penstock_log(#symbol                                                                       \
+                 " is refused because launches recorded for graphics would escape the quota"); \
     return CUDA_ERROR_NOT_SUPPORTED;                                                           \
   }
 CAPTURE_FOR_GRAPHICS(cuStreamBeginCaptureToCig)
 CAPTURE_FOR_GRAPHICS(cuStreamBeginCaptureToCig_ptsz)
 
-/* The end of things. */
 #define DESTROY_STREAM(symbol)                          \
   CUresult CUDAAPI HOOK_NAME(symbol)(CUstream stream) { \
     penstock_gate_forget_stream(stream);                \

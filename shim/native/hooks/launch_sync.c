@@ -1,9 +1,10 @@
-/* What happens around a program's own waits, and work that is not compute. */
+/* The gate around the program's own waits, and around work that is not compute. */
+#include "devices/grants.h"
 #include "hooks/launch_state.h"
 #include "mechanism/lock.h"
 #include "mechanism/starved.h"
 
-/* Ends what is measured on the stream, and lets nothing be measured across what comes. */
+/* Ends the stream's open window, so that no measured time includes the work that follows. */
 static void interrupt(gate_state *state, gate_stream *stream) {
   __atomic_store_n(&stream->interrupted, true, __ATOMIC_RELAXED);
   gate_note_blocking(stream);
@@ -13,11 +14,11 @@ static void interrupt(gate_state *state, gate_stream *stream) {
   penstock_lock_release(&stream->lock);
   if (!any || !gate_stream_claim(stream)) return;
   uint64_t now_ns = gate_now_ns();
-  gate_bracket_expire(state, stream, now_ns);
+  gate_window_expire(state, stream, now_ns);
   if (gate_may_call(stream, now_ns, 3, 0)) {
-    gate_bracket_end(state, stream, true);
+    gate_window_end(state, stream, true);
   } else {
-    gate_bracket_presume(state, stream);
+    gate_window_presume(state, stream);
   }
   gate_stream_release(stream);
 }
@@ -31,7 +32,7 @@ bool penstock_gate_interrupt(CUstream handle, bool per_thread_default) {
   return true;
 }
 
-/* The counters of the current context's device; NULL where there is none. */
+/* Returns the counters of the current context's device, or NULL if there are none. */
 static penstock_gate_device *counters(void) {
   penstock_process *process = penstock_process_get();
   int grant = process ? penstock_current_grant() : -1;
@@ -50,19 +51,21 @@ void penstock_gate_called_host(void) {
   if (gate) __atomic_fetch_add(&gate->host_functions, 1, __ATOMIC_RELAXED);
 }
 
-/* The program is about to wait for the stream: its last bracket can be measured then, which is
- * worth two calls if it is a sample, or long. `ours`: its handle means this stream here. */
+/* Ends the last window of a stream that the program is about to wait for, so that the window can be
+ * measured. That is worth two calls if the window is a sample or long. `ours` is true if the
+ * stream's handle means this stream in this thread. */
 static void before_wait(gate_state *state, gate_stream *stream, bool ours) {
   enum { LONG_NS = 300000, CALLS = 2, SPARE = 32 };
   uint64_t now_ns = gate_now_ns();
   penstock_starved_begin(now_ns);
   penstock_lock_acquire(&stream->lock);
   if (stream->waiters++ == 0) {
-    /* One whose call has not returned may come behind the wait, which then tells nothing. */
+    /* A launch whose call has not returned may be queued after the wait, which then shows
+     * nothing. */
     stream->launched_before = gate_stream_entering(stream) ? UINT64_MAX : stream->launched;
     __atomic_store_n(&stream->waited_since_ns, now_ns, __ATOMIC_RELAXED);
   }
-  const gate_bracket *open = stream->open;
+  const gate_window *open = stream->open;
   bool wanted = ours && open && (open->start || open->cost_ns >= LONG_NS);
   bool sample = open && open->start;
   penstock_lock_release(&stream->lock);
@@ -71,9 +74,9 @@ static void before_wait(gate_state *state, gate_stream *stream, bool ours) {
     return;
   }
   if (!gate_stream_claim(stream)) return;
-  gate_bracket_end(state, stream, false);
+  gate_window_end(state, stream, false);
   gate_stream_release(stream);
-  /* The call for the mark was no wait for the work. */
+  /* The wait starts after the calls above. */
   penstock_lock_acquire(&stream->lock);
   if (stream->waiters == 1) {
     __atomic_store_n(&stream->waited_since_ns, gate_now_ns(), __ATOMIC_RELAXED);
@@ -81,7 +84,8 @@ static void before_wait(gate_state *state, gate_stream *stream, bool ours) {
   penstock_lock_release(&stream->lock);
 }
 
-/* `waited_ns`: when the stream was seen to be dry; 0: it was not. */
+/* Settles windows after a wait. `waited_ns` is when the wait found the stream dry, 0 if it did
+ * not. */
 static void after_wait(gate_state *state, gate_stream *stream, uint64_t waited_ns) {
   penstock_lock_acquire(&stream->lock);
   uint64_t launched = stream->launched;
@@ -94,15 +98,15 @@ static void after_wait(gate_state *state, gate_stream *stream, uint64_t waited_n
   drained = drained && stream->launched == launched;
   penstock_lock_release(&stream->lock);
   if (drained) {
-    gate_bracket_adopt(state, stream, waited_ns);
-    gate_bracket_drained(state, stream, waited_ns);
+    gate_window_adopt(state, stream, waited_ns);
+    gate_window_drained(state, stream, waited_ns);
   } else {
-    gate_bracket_settle(state, stream);
+    gate_window_settle(state, stream);
   }
   gate_stream_release(stream);
 }
 
-/* What this thread waits for. */
+/* The object that this thread waits for. */
 static __thread struct {
   gate_stream *stream;
   CUcontext context;
@@ -147,8 +151,8 @@ void gate_after_wait(bool drained) {
   gate_round_waited(state);
 }
 
-/* All streams of a context; of other threads' default streams only what needs no handle. Entries
- * are never freed, and one that is reused meanwhile is only settled early. */
+/* Visits all streams of a context, but other threads' default streams only as far as that needs no
+ * handle. Objects are never freed, and one that is reused in the meantime is only settled early. */
 enum visit { BEFORE_WAIT, AFTER_WAIT, INTERRUPTED };
 static void each_stream(gate_state *state, CUcontext handle, uint64_t now_ns, enum visit visit) {
   for (unsigned i = 0; i < GATE_LISTS; i++) {

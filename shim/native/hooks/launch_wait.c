@@ -11,8 +11,8 @@
 #include "mechanism/reap.h"
 
 #define LONGEST_SLEEP_NS 20000000
-/* While own brackets are out, their measure may open the gate: until they should be through, then
- * ever longer. */
+/* Shortest and longest sleep while windows of this process are not settled, because settling them
+ * may open the gate. The thread sleeps until they should have ended, then for longer each time. */
 #define UNSETTLED_LEAST_NS 60000
 #define UNSETTLED_MOST_NS 2000000
 #define DUE_LEAST_NS 100000
@@ -26,14 +26,14 @@ static void settle_list(gate_state *state, unsigned list, uint64_t now_ns) {
     if (gate_stream_claim_busy(stream)) work[count++] = stream;
   }
   penstock_lock_release(&state->lock);
-  for (unsigned k = 0; k < count; k++) { /* claimed: it cannot be dropped meanwhile */
-    gate_bracket_settle(state, work[k]);
-    gate_bracket_expire(state, work[k], now_ns);
+  /* The stream is claimed, so it cannot be freed in the meantime. */
+  for (unsigned k = 0; k < count; k++) {
+    gate_window_settle(state, work[k]);
+    gate_window_expire(state, work[k], now_ns);
     gate_stream_release(work[k]);
   }
 }
 
-/* Work of this process that the device has passed is settled, whichever stream it is on. */
 void gate_settle_all(gate_state *state, uint64_t now_ns) {
   for (unsigned i = 0; i < GATE_GONE; i++) settle_list(state, i, now_ns);
   gate_settle_gone(state, now_ns);
@@ -45,7 +45,7 @@ void gate_settle_gone(gate_state *state, uint64_t now_ns) {
   gate_streams_sweep(state);
 }
 
-/* When this process's streams should all be dry, from their settled ends. */
+/* Predicts when all streams of this process should be dry, from their settled ends. */
 static void foresee(gate_state *state, int grant) {
   uint64_t last = 0;
   for (unsigned i = 0; i < GATE_LISTS; i++) {
@@ -63,14 +63,16 @@ static void foresee(gate_state *state, int grant) {
   __atomic_store_n(&state->drained_ns[grant], last, __ATOMIC_RELAXED);
 }
 
-/* May this thread record an event on the stream? Not where that could block, where the handle means
- * another stream in this thread, or where it may lie before a launch that is under way. */
+/* Returns true if this thread may record an event on the stream. It may not if that could block, if
+ * the handle means another stream in this thread, or if the event may lie before a launch that is
+ * under way. */
 static bool may_end(const gate_state *state, gate_stream *stream, CUcontext current,
                     uint64_t *drained_ns) {
-  enum { ROOM = 512 }; /* launches; a full queue would hold this thread up */
+  /* Limit for queued launches, because a full queue would hold this thread up. */
+  enum { ROOM = 512 };
   if (stream->thread || (stream->owner && stream->owner != current) ||
       __atomic_load_n(&state->captures, __ATOMIC_RELAXED) ||
-      !gate_may_mark_apart(state, stream)) { /* without a capture it asks nobody */
+      !gate_may_mark_apart(state, stream)) { /* without a capture this makes no driver call */
     return false;
   }
   penstock_lock_acquire(&stream->lock);
@@ -81,8 +83,8 @@ static bool may_end(const gate_state *state, gate_stream *stream, CUcontext curr
   return may;
 }
 
-/* The gate is shut: no bracket stays open over that. Those of the streams that will be busy longest
- * are ended by events, the others as far as the budget goes; the rest ends by experience. */
+/* Ends all windows, because the gate is shut. Windows of the streams that will be busy longest are
+ * ended by events, and others as far as the budget allows; the rest get presumed ends. */
 static void end_all(gate_state *state, int grant, uint64_t now_ns) {
   enum { MOST = 64, ALWAYS = 3, CALLS = 3 };
   gate_stream *found[MOST];
@@ -113,9 +115,9 @@ static void end_all(gate_state *state, int grant, uint64_t now_ns) {
     gate_stream *stream = found[i];
     if (i >= ALWAYS && !gate_may_call(stream, now_ns, CALLS, 0)) return;
     if (!gate_stream_claim(stream)) continue;
-    gate_bracket_expire(state, stream, now_ns);
-    gate_bracket_adopt(state, stream, now_ns);
-    gate_bracket_end(state, stream, true);
+    gate_window_expire(state, stream, now_ns);
+    gate_window_adopt(state, stream, now_ns);
+    gate_window_end(state, stream, true);
     gate_stream_release(stream);
   }
 }
@@ -125,7 +127,7 @@ static void sleep_on_change(const penstock_process *process, uint32_t seen, uint
   syscall(SYS_futex, &process->region.quota->change_futex, FUTEX_WAIT, seen, &timeout, NULL, 0);
 }
 
-/* How long to sleep while own work is out. */
+/* Returns how long to sleep while this process has unfinished work. */
 static uint64_t unsettled_ns(const gate_state *state, int grant, uint64_t now_ns, unsigned tries) {
   uint64_t drained = __atomic_load_n(&state->drained_ns[grant], __ATOMIC_RELAXED);
   uint64_t least = (uint64_t)UNSETTLED_LEAST_NS << (tries < 6 ? tries : 6);
@@ -134,20 +136,20 @@ static uint64_t unsettled_ns(const gate_state *state, int grant, uint64_t now_ns
   return ns < UNSETTLED_MOST_NS ? ns : UNSETTLED_MOST_NS;
 }
 
-/* What of this process is out on the device is ended and marked, as far as that may be. */
+/* Ends this process's windows on the device, and records their ends where that is allowed. */
 static void end_own(gate_state *state, gate_stream *stream, int grant, uint64_t now_ns) {
   if (gate_stream_claim(stream)) {
-    gate_bracket_settle(state, stream);
-    gate_bracket_expire(state, stream, now_ns);
-    gate_bracket_adopt(state, stream, now_ns);
-    if (gate_may_mark_apart(state, stream)) gate_bracket_end(state, stream, true);
+    gate_window_settle(state, stream);
+    gate_window_expire(state, stream, now_ns);
+    gate_window_adopt(state, stream, now_ns);
+    if (gate_may_mark_apart(state, stream)) gate_window_end(state, stream, true);
     gate_stream_release(stream);
   }
   end_all(state, grant, now_ns);
 }
 
-/* How long to sleep at most: what is out may be through before credit is there, or turn out to wait
- * for this launch. `due_ns`: from when on that would be told of what runs elsewhere; 0: nothing. */
+/* Returns how long to sleep at most, because unfinished work may end before there is credit, or may
+ * turn out to wait for this launch. `due_ns` is when other work will overrun, 0 if unknown. */
 static uint64_t longest_sleep_ns(penstock_process *process, gate_state *state, int grant,
                                  uint64_t now_ns, uint64_t due_ns, unsigned tries) {
   uint64_t own = __atomic_load_n(&gate_slot(process, state, grant)->estimate_ns, __ATOMIC_RELAXED);
@@ -159,8 +161,9 @@ static uint64_t longest_sleep_ns(penstock_process *process, gate_state *state, i
   return left < longest ? left : longest;
 }
 
-/* Waits for time to pass, never for work to complete: what runs may itself wait for this launch.
- * Should work run on although it should have ended, or nothing move for long, the launch goes. */
+/* Waits for time to pass, never for work to complete, because running work may itself wait for this
+ * launch. If work overruns, or there is no progress for a long time, the launch is admitted as
+ * overdraft. */
 uint64_t gate_wait(penstock_process *process, gate_state *state, gate_stream *stream,
                    const gate_kind *kind, uint64_t wait_ns) {
   int saved_errno = errno;
@@ -170,7 +173,7 @@ uint64_t gate_wait(penstock_process *process, gate_state *state, gate_stream *st
   penstock_gate_device *gate = gate_device(process, grant);
   uint64_t began_ns = gate_now_ns(), now_ns = began_ns, due_ns;
   unsigned tries = 0;
-  bool as_debt = false;
+  bool as_overdraft = false;
   gate_patience patience;
   gate_patience_begin(&patience, process, grant, now_ns);
   end_own(state, stream, grant, now_ns);
@@ -179,12 +182,12 @@ uint64_t gate_wait(penstock_process *process, gate_state *state, gate_stream *st
     uint32_t seen = __atomic_load_n(&process->region.quota->change_futex, __ATOMIC_ACQUIRE);
     gate_settle_all(state, now_ns);
     foresee(state, grant);
-    gate_watch_look(process, state, grant, NULL);
-    gate_turn_wanted(process, state, grant, now_ns);
+    gate_watch_update(process, state, grant, NULL);
+    gate_slice_wanted(process, state, grant, now_ns);
     if (gate_may_go(process, state, grant, now_ns, cost_ns, &wait_ns)) break;
     if (gate_overrun_lets_go(process, state, stream, now_ns, kind, &due_ns, &overdraft_ns)) break;
-    as_debt = gate_patience_ends(&patience, process, state, grant, now_ns);
-    if (as_debt) break;
+    as_overdraft = gate_patience_ends(&patience, process, state, grant, now_ns);
+    if (as_overdraft) break;
     tries = patience.moved ? 0 : tries + 1;
     uint64_t longest = longest_sleep_ns(process, state, grant, now_ns, due_ns, tries);
     sleep_on_change(process, seen, wait_ns < longest ? wait_ns : longest);
@@ -193,8 +196,9 @@ uint64_t gate_wait(penstock_process *process, gate_state *state, gate_stream *st
       penstock_reap_for_refusal(&process->region, (unsigned)grant);
     }
   }
-  /* Or whatever comes next would go by the estimates alone, of which none was measured yet. */
-  gate_watch_end(process, state, grant, as_debt);
+  /* After an overdraft the work's running time still counts, because the next launch must not be
+   * admitted by estimates alone, none of which is measured yet. */
+  gate_watch_end(process, state, grant, as_overdraft);
   __atomic_fetch_add(&gate->waits, 1, __ATOMIC_RELAXED);
   __atomic_fetch_add(&gate->waited_ns, gate_now_ns() - began_ns, __ATOMIC_RELAXED);
   errno = saved_errno;

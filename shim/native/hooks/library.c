@@ -1,20 +1,22 @@
-/* Libraries: they belong to no context, and their code goes to each as it is used there.
+/* Libraries. They belong to no context, and their code is loaded into each context that uses
+ * them.
  *
- * Charged with the size of the image that the device takes, and of its variables (image.h), once a
- * context. With lazy loading when that first needs something of it: a function, module or variable,
- * or the launch of a kernel. With eager loading in every context as the library is loaded, and in a
- * later one as that is made. A copy's charge goes with its context.
- */
+ * For each context, a library is charged the size of the image that the device loads and of its
+ * variables (image.h). With lazy loading it is charged when the context first needs a function, a
+ * module, a variable or a kernel of the library. With eager loading it is charged in all contexts
+ * when the library is loaded, and in later contexts when they are created. The charge ends with the
+ * context. */
 #include "hooks/library.h"
 
 #include <stdlib.h>
 
-#include "charge.h"
+#include "contexts/contexts.h"
+#include "memory/charge.h"
 #include "hooks/global.h"
 #include "hooks/hook.h"
 #include "hooks/launch.h"
 #include "hooks/local_memory.h"
-#include "image.h"
+#include "images/image.h"
 
 bool penstock_loads_lazily(void) {
   CUmoduleLoadingMode mode;
@@ -28,7 +30,8 @@ unsigned penstock_architecture_of(CUdevice device) {
   return (unsigned)(major * 10 + minor);
 }
 
-/* One entry a device that was granted: each may take another image of a fat binary. */
+/* Returns the key of a library's entry for a granted device. Each device has its own entry because
+ * it may use another image of a fat binary. */
 static uint64_t image_key(CUlibrary library, int grant) {
   return (uint64_t)(uintptr_t)library * PENSTOCK_MAX_DEVICES + (uint64_t)grant;
 }
@@ -37,7 +40,7 @@ static CUlibrary library_of(const penstock_object *image) {
   return (CUlibrary)(uintptr_t)(image->key / PENSTOCK_MAX_DEVICES);
 }
 
-/* One entry a context. */
+/* Returns a library's entry for one context. */
 static penstock_object copy_of(CUlibrary library, CUcontext context, int grant, uint64_t bytes) {
   uint64_t owner = (uint64_t)(uintptr_t)library;
   return (penstock_object){.key = owner * 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)context,
@@ -51,14 +54,15 @@ static penstock_object copy_of(CUlibrary library, CUcontext context, int grant, 
 /* ---- loading ---- */
 
 typedef struct loading {
-  penstock_object images[PENSTOCK_MAX_DEVICES]; /* by grant; kind 0: not granted, or not seen */
-  penstock_object *contexts;                    /* where eager loading puts a copy */
+  penstock_object images[PENSTOCK_MAX_DEVICES]; /* indexed by grant; kind 0 if the device is not
+                                                   granted or not visible */
+  penstock_object *contexts;                    /* contexts into which eager loading puts a copy */
   size_t count, room;
 } loading;
 
 typedef struct measuring {
   const void *image;
-  const char *file; /* in place of an image */
+  const char *file; /* file to load in place of an image */
   unsigned architecture;
   penstock_image_size size;
 } measuring;
@@ -90,7 +94,9 @@ static bool add_context(penstock_object *context, void *argument) {
   if (l->count == l->room) {
     size_t room = l->room ? l->room * 2 : 16;
     penstock_object *larger = realloc(l->contexts, room * sizeof *larger);
-    if (!larger) return false; /* charged when the library is first used there */
+    /* Without memory for a larger list, the library is charged in the remaining contexts at its
+     * first use there. */
+    if (!larger) return false;
     l->contexts = larger;
     l->room = room;
   }
@@ -113,7 +119,7 @@ static void give_up(loading *l) {
 static CUresult admit_eagerly(loading *l) {
   CUcontext context;
   int grant;
-  penstock_here(&context, &grant); /* one that was made unseen is known from here on */
+  penstock_here(&context, &grant); /* records a context whose creation the shim did not see */
   penstock_object_each(PENSTOCK_CONTEXT, add_context, l);
   size_t count = l->count;
   for (l->count = 0; l->count < count; l->count++) {
@@ -177,9 +183,10 @@ CUresult CUDAAPI HOOK_NAME(cuLibraryLoadFromFile)(CUlibrary *library, const char
                                    values, count));
 }
 
-/* ---- eager loading into a context that comes to be ---- */
+/* ---- eager loading into a new context ---- */
 
-/* A copy of these is charged in whole slabs: where its parts will lie is not known before. */
+/* Returns the charge of eager copies, in whole slabs because the places of their parts are not
+ * known beforehand. */
 static uint64_t in_slabs(uint64_t bytes) {
   uint64_t most = UINT64_MAX - PENSTOCK_SLAB_BYTES;
   if (bytes == 0 || bytes > most) return bytes;
@@ -217,7 +224,7 @@ static bool gather(penstock_object *image, void *argument) {
   if (e->count == e->room) {
     size_t room = e->room ? e->room * 2 : 16;
     penstock_object *larger = realloc(e->images, room * sizeof *larger);
-    if (!larger) return false; /* its charge stays with the context */
+    if (!larger) return false; /* the charge of this copy stays with the context */
     e->images = larger;
     e->room = room;
   }
@@ -239,20 +246,20 @@ uint64_t penstock_libraries_enter(CUcontext context, int grant, uint64_t bytes) 
 
 /* ---- use ---- */
 
-/* Charges the library in a context if it is new there; `copy` says what was charged. */
+/* Charges the library in a context if it is new there. `copy` receives the entry of the charge. */
 static CUresult admit_in(CUlibrary library, CUcontext context, int grant, penstock_object *copy,
                          bool *is_new) {
   penstock_object image;
   *is_new = false;
   if (grant < 0 || !penstock_object_find(PENSTOCK_LIBRARY, image_key(library, grant), &image)) {
-    return CUDA_SUCCESS; /* the driver says what is wrong, if anything is */
+    return CUDA_SUCCESS; /* the driver returns any error */
   }
   *copy = copy_of(library, context, grant, image.detail);
   if (penstock_object_find(PENSTOCK_LIBRARY_COPY, copy->key, NULL)) return CUDA_SUCCESS;
   CUresult result = penstock_charge_urgent(grant, copy->bytes, PENSTOCK_IMAGE_BLOCKS);
   if (result != CUDA_SUCCESS) return result;
   *is_new = penstock_object_add(copy);
-  if (!*is_new) penstock_give_back(copy); /* another thread was first */
+  if (!*is_new) penstock_give_back(copy); /* another thread has charged the library first */
   return CUDA_SUCCESS;
 }
 
@@ -264,7 +271,8 @@ static CUresult admit(CUlibrary library, penstock_object *copy, bool *is_new) {
   return admit_in(library, context, grant, copy, is_new);
 }
 
-/* Asked for a name that is not there, the driver has loaded what it looked in. */
+/* Ends a use of a library. After CUDA_ERROR_NOT_FOUND the charge stays, because the driver has
+ * loaded the library to search it. */
 static CUresult settle(const penstock_object *copy, bool is_new, CUresult result) {
   penstock_object taken;
   if (is_new && result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_FOUND &&
@@ -292,7 +300,7 @@ CUresult CUDAAPI HOOK_NAME(cuLibraryGetUnifiedFunction)(void **function, CUlibra
   USE(library, REAL(cuLibraryGetUnifiedFunction)(function, library, name));
 }
 
-/* A variable of an image that did not say enough is charged as it is found. */
+/* Charges a variable that the image does not declare when the variable is looked up. */
 static CUresult found(CUlibrary library, CUdeviceptr address, size_t size, CUresult result) {
   penstock_object image;
   CUcontext context;
@@ -325,7 +333,7 @@ GET_VARIABLE(cuLibraryGetManaged)
 
 /* ---- kernels ---- */
 
-/* A kernel may be launched in any context: what it comes from is remembered. */
+/* Records a kernel's library, because a kernel may be launched in any context. */
 static void remember_kernel(CUkernel kernel, CUlibrary library) {
   penstock_object entry = {.key = (uint64_t)(uintptr_t)kernel,
                            .detail = (uint64_t)(uintptr_t)library,
@@ -399,7 +407,8 @@ CUresult CUDAAPI HOOK_NAME(cuKernelGetFunction)(CUfunction *function, CUkernel k
   USE(library, got_function(library, function, REAL(cuKernelGetFunction)(function, kernel)));
 }
 
-/* What loads a kernel into the current context, or may: a CUkernel is taken for a CUfunction. */
+/* Calls that may load a kernel into the current context, because they accept a CUkernel as a
+ * CUfunction. */
 #define LOADING(symbol, parameters, arguments)       \
   CUresult CUDAAPI HOOK_NAME(symbol) parameters {    \
     CUlibrary library = library_of_kernel(function); \

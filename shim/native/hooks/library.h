@@ -1,30 +1,31 @@
-/* Libraries and how images are loaded; the rest is in library.c. */
+/* Libraries, and how images are loaded. */
 #pragma once
 
 #include <cuda.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Does the driver load code as it is used (CUDA_MODULE_LOADING, the default since 12.2), or all of
- * it at once? */
+/* Returns true if the driver loads code when it is first used, and false if it loads all code at
+ * once (CUDA_MODULE_LOADING; lazy loading is the default since 12.2). */
 bool penstock_loads_lazily(void);
 
-/* Of a device: 90 for compute capability 9.0. */
+/* Returns the device's architecture, such as 90 for compute capability 9.0. */
 unsigned penstock_architecture_of(CUdevice device);
 
-/* Before a launch in a context: the image of the library that the function comes from is charged
- * there. `function` may be a CUkernel; what comes from no library is charged already. */
+/* Charges the image of the function's library in a context; call before a launch there. `function`
+ * may be a CUkernel. Functions of modules are already charged. */
 CUresult penstock_library_use(CUfunction function, CUcontext context, int grant);
 
-/* Is it a CUkernel, taken for a CUfunction? */
+/* Returns true if `function` is a CUkernel that was passed as a CUfunction. */
 bool penstock_is_kernel(CUfunction function);
 
-/* The context of a function, which is remembered as it is got from a module (`owner`), or from a
- * kernel of a library. NULL: it is not known. */
+/* Record and look up the context of a function that was found in a module (`owner`) or from a
+ * kernel of a library. The context is NULL if it is unknown. */
 void penstock_function_got(CUfunction function, uint64_t owner, CUcontext context);
 CUcontext penstock_function_context(CUfunction function);
 
-/* What eager loading puts into a context that comes to be: asked before, in whole slabs; and after,
- * as the copies of the libraries in it. Returns what of `bytes` is left. */
+/* Charge what eager loading puts into a new context. penstock_libraries_eager_bytes returns its
+ * size in whole slabs before the context is created. penstock_libraries_enter adds entries for the
+ * copies afterwards and returns the part of `bytes` that is left. */
 uint64_t penstock_libraries_eager_bytes(int grant);
 uint64_t penstock_libraries_enter(CUcontext context, int grant, uint64_t bytes);

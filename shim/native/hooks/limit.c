@@ -1,30 +1,31 @@
-/* cuCtxSetLimit, and the local memory of kernels: both take device memory in every context.
+/* cuCtxSetLimit and the local memory of kernels, which both use device memory in every context.
  *
- * The context's reserve covers the defaults; charged is what a limit is set above the default of
- * its context, in whole slabs, before the driver sets it.
+ * The context's reserve covers the default limits. A limit above its default is charged in whole
+ * slabs before the driver sets it.
  *
- * Local memory (stacks, arrays and spilled registers of threads) is laid out once a context, for as
- * many threads as the device holds at once: as large as the stack limit says, or as the neediest
- * kernel that was launched there, and it stays so. A kernel's need is charged before its launch.
- */
+ * Local memory (stacks, arrays and spilled registers of threads) is allocated once for a context,
+ * for as many threads as the device can run at once. Its size is that of the stack limit or of the
+ * neediest kernel launched there so far, and it never shrinks. A kernel's need is charged before
+ * its launch. */
 #include "hooks/limit.h"
 
-#include "charge.h"
+#include "contexts/contexts.h"
+#include "memory/charge.h"
 #include "hooks/hook.h"
 
-#define LARGEST_STACK_BYTES ((size_t)512 << 10) /* local memory of a thread */
+#define LARGEST_STACK_BYTES ((size_t)512 << 10) /* most local memory that a thread can have */
 #define LARGEST_SYNC_DEPTH 24
 
-/* Local memory grows in such steps a thread: 128 or 256 bytes, says NVIDIA (developer forum, thread
- * 39558). */
+/* Step in which the local memory of a thread grows: 128 or 256 bytes (NVIDIA developer forum,
+ * thread 39558). */
 #define LOCAL_STEP_BYTES 256u
 
-/* For each level at which a kernel may wait for those that it launched, "up to 860MB of device
- * memory" (CUDA C++ Programming Guide 12, CDP1, Memory Footprint). */
+/* Memory for each level at which a kernel may wait for kernels that it launched: "up to 860MB of
+ * device memory" (CUDA C++ Programming Guide 12, CDP1, Memory Footprint). */
 #define SYNC_LEVEL_BYTES ((uint64_t)860 << 20)
 
-/* For a launch that is pending no figure is published: its parameters, at most 4 KiB, and as much
- * again for the rest. */
+/* Memory of a pending launch, for which there is no published figure: its parameters, at most 4
+ * KiB, and as much again for the rest. */
 #define PENDING_LAUNCH_BYTES 8192
 
 static uint64_t product_of(CUdevice_attribute a, CUdevice_attribute b) {
@@ -41,8 +42,8 @@ static uint64_t resident_threads(void) {
                     CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
 }
 
-/* What the device holds for each unit of the limit: a stack for each resident thread. 0: the limit
- * takes no memory. */
+/* Returns the bytes of device memory for each unit of the limit (for stacks, one unit for each
+ * resident thread), or 0 if the limit uses no memory. */
 static uint64_t copies(CUlimit limit) {
   switch (limit) {
     case CU_LIMIT_MALLOC_HEAP_SIZE:
@@ -62,14 +63,16 @@ static uint64_t copies(CUlimit limit) {
   }
 }
 
-/* Is it what a driver may set? */
+/* Returns true if a driver may accept the value. */
 static bool is_likely(CUlimit limit, size_t value) {
   if (limit == CU_LIMIT_STACK_SIZE) return value <= LARGEST_STACK_BYTES;
   if (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH) return value <= LARGEST_SYNC_DEPTH;
-  return value <= PENSTOCK_MOST_DEVICE_BYTES; /* and launches that wait are fewer */
+  return value <=
+         PENSTOCK_MOST_DEVICE_BYTES; /* no driver accepts that many pending launches either */
 }
 
-/* What no driver sets gets the driver's answer, over the quota as well. */
+/* Sets a value that no driver accepts, so that the program gets the driver's error even if the
+ * value exceeds the quota. */
 static CUresult set_unlikely(CUlimit limit, size_t value, size_t before) {
   CUresult result = REAL(cuCtxSetLimit)(limit, value);
   if (result != CUDA_SUCCESS) return result;
@@ -87,9 +90,9 @@ static uint64_t above(uint64_t value, uint64_t standard, uint64_t count) {
   return bytes / PENSTOCK_SLAB_BYTES * PENSTOCK_SLAB_BYTES;
 }
 
-/* What is charged for a limit in a context is an entry whose `detail` is its default; for stacks
- * also the local memory of the neediest kernel so far (`need`), in steps, and how many others have
- * relied on that since it was raised. */
+/* Layout of `detail` in the entry for a context's limit, which contains the default. For stacks it
+ * also contains the local memory of the neediest kernel so far (`need`), in steps, and how many
+ * launches have relied on that need since it was raised. */
 #define DEFAULT_BITS 24
 #define RELYING_BITS 8
 #define MOST_RELYING ((1u << RELYING_BITS) - 1)
@@ -115,7 +118,7 @@ static uint64_t in_steps(uint64_t bytes) {
   return (bytes + LOCAL_STEP_BYTES - 1) / LOCAL_STEP_BYTES * LOCAL_STEP_BYTES;
 }
 
-/* What is to be charged when the limit is `value`. */
+/* Returns the charge for a limit of `value`. */
 static uint64_t cost_of(const penstock_object *entry, CUlimit limit, uint64_t value,
                         uint64_t count) {
   if (limit == CU_LIMIT_STACK_SIZE) {
@@ -129,7 +132,7 @@ static uint64_t key_of(CUcontext context, CUlimit limit) {
   return (uint64_t)(uintptr_t)context + limit;
 }
 
-/* The entry of the current context, in the table from now on. */
+/* Finds the entry for the current context, or adds it. */
 static bool entry_of(CUcontext context, int grant, CUlimit limit, penstock_object *entry) {
   for (;;) {
     if (penstock_object_find(PENSTOCK_CONTEXT_LIMIT, key_of(context, limit), entry)) return true;
@@ -145,18 +148,18 @@ static bool entry_of(CUcontext context, int grant, CUlimit limit, penstock_objec
   }
 }
 
-/* Threads may change a limit at once, and no lock is held while the driver is called. So a change
- * is charged for in the entry before the driver is asked. What the limit has become is read, and
- * what was charged beyond that given back, at the end of a change beside which no other is under
- * way.
+/* Threads may change a limit at the same time, and no lock is held while the driver is called. So a
+ * change is first charged in the entry, and then the driver is called. When a change ends and no
+ * other change is under way, the limit is read, and the charge is reduced to it.
  *
- * `changes` counts those under way, and above that all that began. */
+ * The low half of `changes` counts the changes under way; the high half counts all changes that
+ * ever began. */
 #define ONE_CHANGE ((uint64_t)1 << 32 | 1)
 
 static bool is_alone(const penstock_object *entry) { return (uint32_t)entry->changes == 1; }
 
-/* Puts `now` in the place of an entry as it was seen, and charges what that costs more. *again:
- * another thread has changed the entry meanwhile. */
+/* Replaces the entry `seen` by `now` and charges the difference. `*again` is set if another thread
+ * has changed the entry in the meantime. */
 static CUresult change_entry(const penstock_object *seen, const penstock_object *now, bool *again) {
   uint64_t more = now->bytes > seen->bytes ? now->bytes - seen->bytes : 0;
   penstock_object other;
@@ -192,14 +195,14 @@ static CUresult begin_change(CUcontext context, int grant, CUlimit limit, uint64
   return result;
 }
 
-/* The driver may have rounded what it was told: what it says it has set is what counts. Refused
- * when the quota has no room for that: the change is still under way then. */
+/* Ends a change. The driver may have rounded the value, so the value that it returns is charged. If
+ * the quota has no room for that, the call fails, and the change stays under way. */
 static CUresult end_change(CUcontext context, CUlimit limit, uint64_t count) {
   penstock_object seen;
   CUresult result = CUDA_SUCCESS;
   bool again = true;
   while (again && penstock_object_find(PENSTOCK_CONTEXT_LIMIT, key_of(context, limit), &seen)) {
-    if ((uint32_t)seen.changes == 0) return CUDA_SUCCESS; /* of another context, made since */
+    if ((uint32_t)seen.changes == 0) return CUDA_SUCCESS; /* the entry belongs to a newer context */
     penstock_object now = seen;
     size_t set;
     if (is_alone(&seen) && REAL(cuCtxGetLimit)(&set, limit) == CUDA_SUCCESS) {
@@ -233,7 +236,7 @@ CUresult CUDAAPI HOOK_NAME(cuCtxSetLimit)(CUlimit limit, size_t value) {
 
 /* ---- local memory of kernels ---- */
 
-/* Notes that somebody relies on the need as it is. */
+/* Counts a launch that relies on the current need. */
 static bool rely(const penstock_object *seen) {
   penstock_object now = *seen;
   if (relying_on(seen) == MOST_RELYING) return true;
@@ -241,7 +244,7 @@ static bool rely(const penstock_object *seen) {
   return penstock_object_replace(seen, &now);
 }
 
-/* In the current context. */
+/* Raises the need of the current context. */
 static CUresult raise_need(CUcontext context, int grant, uint64_t need,
                            penstock_local_raise *raise) {
   const CUlimit limit = CU_LIMIT_STACK_SIZE;
@@ -273,7 +276,8 @@ CUresult penstock_local_memory_admit(CUcontext context, int grant, uint64_t byte
                                      penstock_local_raise *raise) {
   CUcontext current = NULL, popped;
   raise->to = 0;
-  if (bytes == 0 || bytes > UINT32_MAX) return CUDA_SUCCESS; /* more than any driver launches */
+  /* The function needs none, or more than any driver accepts. */
+  if (bytes == 0 || bytes > UINT32_MAX) return CUDA_SUCCESS;
   REAL(cuCtxGetCurrent)(&current);
   bool other = current != context;
   if (other && REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS) return CUDA_SUCCESS;

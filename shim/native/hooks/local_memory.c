@@ -2,10 +2,10 @@
 
 #include <stdlib.h>
 
-#include "charge.h"
+#include "memory/charge.h"
 #include "hooks/hook.h"
 #include "hooks/library.h"
-#include "objects.h"
+#include "memory/objects.h"
 
 #define DEEPEST_GRAPH 16
 
@@ -15,7 +15,8 @@ void penstock_functions_go(void) {
   __atomic_fetch_add(&penstock_functions_gone, 1, __ATOMIC_ACQ_REL);
 }
 
-/* Of a thread, in the current context. What the driver does not know it refuses to launch. */
+/* Returns the local memory of a thread of the function in the current context, or 0 for an unknown
+ * function, which the driver refuses to launch. */
 static uint64_t local_bytes(CUfunction function) {
   const CUfunction_attribute local = CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
   int bytes = 0;
@@ -45,7 +46,7 @@ static CUresult admit(CUfunction function, CUcontext context, int grant,
   return result;
 }
 
-/* Kernels alone have a grid. */
+/* Only kernels have a grid. */
 CUresult penstock_kernel_admit(const penstock_kind_key *key, CUcontext context, int grant,
                                penstock_local_raise *raise) {
   raise->to = 0;
@@ -55,7 +56,8 @@ CUresult penstock_kernel_admit(const penstock_kind_key *key, CUcontext context, 
 
 /* ---- graphs ---- */
 
-/* Without memory for it the raise stays. */
+/* Keeps a raise so that it can be undone later. Without memory for the list, the raise cannot be
+ * undone. */
 static void keep(penstock_local_raises *raises, const penstock_local_raise *raise) {
   if (!raises || !raise->to) return;
   if (raises->count == raises->room) {
@@ -73,15 +75,15 @@ static CUresult admit_in(CUfunction function, CUcontext context, penstock_local_
   penstock_local_raise raise = {.to = 0};
   if (!context && REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS) return CUDA_SUCCESS;
   if (!penstock_object_find(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)context, &entry)) {
-    return CUDA_SUCCESS; /* the driver says what is wrong with it */
+    return CUDA_SUCCESS; /* the driver returns the error */
   }
   CUresult result = admit(function, context, entry.grant, &raise);
   keep(raises, &raise);
   return result;
 }
 
-/* A function belongs to a context; a kernel runs in the one that its node names. Of a kernel, a
- * driver may tell the function as well. */
+/* Charges one kernel node's needs. A function belongs to a context, whereas a kernel runs in the
+ * context that its node names. For a kernel some drivers also return the function. */
 static CUresult admit_kernel(CUfunction function, CUkernel kernel, CUcontext named,
                              penstock_local_raises *raises) {
   CUcontext own = function ? penstock_function_context(function) : NULL;
@@ -94,7 +96,8 @@ CUresult penstock_node_admit(CUfunction function, CUkernel kernel, CUcontext nam
   return admit_kernel(function, kernel, named, NULL);
 }
 
-/* Drivers before CUDA 12 have the first version alone. */
+/* Charges the kernel of a graph node. Drivers before CUDA 12 have only the first version of
+ * cuGraphKernelNodeGetParams. */
 static CUresult admit_kernel_node(CUgraphNode node, penstock_local_raises *raises) {
   CUDA_KERNEL_NODE_PARAMS now;
   CUDA_KERNEL_NODE_PARAMS_v1 before;

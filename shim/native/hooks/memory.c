@@ -1,11 +1,13 @@
-/* Linear device memory: cuMemAlloc, Pitch, Managed, and cuMemFree. */
-#include "block.h"
-#include "charge.h"
+/* Linear device memory: cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged and cuMemFree. */
+#include "contexts/contexts.h"
+#include "memory/block.h"
+#include "memory/charge.h"
 #include "hooks/hook.h"
 #include "hooks/pool.h"
 
-/* Reserve, allocate, settle by where it lies: the body of every allocation. `call` stores the
- * pointer; `bound` is reserved before, `bytes` is what it took, told after. */
+/* Body of every allocation. It reserves `bound`, makes the `call`, which stores the pointer, and
+ * then corrects the charge to the block's slabs. `bytes` is the size, which may be known only after
+ * the call. */
 #define ALLOCATE_WITHIN(bound, pointer, is_managed, call, bytes, undo)                           \
   do {                                                                                           \
     CUcontext context;                                                                           \
@@ -42,7 +44,8 @@ CUresult CUDAAPI HOOK_NAME(cuMemAlloc_v2)(CUdeviceptr *pointer, size_t size) {
   ALLOCATE(size, pointer, false, REAL(cuMemAlloc_v2)(pointer, size), REAL(cuMemFree_v2)(*pointer));
 }
 
-/* Flags that no driver knew so far: its own answer, and charged afterwards should it take them. */
+/* Allocates managed memory with flags that no driver has supported so far. The driver's result is
+ * returned, and if the driver accepts the flags, the memory is charged afterwards. */
 static CUresult allocate_managed_unlikely(CUdeviceptr *pointer, size_t size, unsigned int flags) {
   CUcontext context;
   int grant;
@@ -69,7 +72,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocManaged)(CUdeviceptr *pointer, size_t size,
            REAL(cuMemFree_v2)(*pointer));
 }
 
-/* The driver pads each row, so far never to more than a multiple of 512 bytes. */
+/* The driver pads each row to a multiple of at most 512 bytes, as far as known. */
 #define PITCH_BYTES 512
 
 static uint64_t rows_bytes(uint64_t pitch, uint64_t rows) {
@@ -83,7 +86,8 @@ static uint64_t pitched_bound(uint64_t width, uint64_t rows) {
   return rows_bytes(padded - padded % PITCH_BYTES, rows);
 }
 
-/* Others the driver refuses, whatever the quota; if not, they are charged once it has answered. */
+/* Returns true for an element size that the driver supports. Other sizes are forwarded uncharged
+ * whatever the quota, and charged afterwards if the driver accepts them. */
 static bool is_element(unsigned bytes) { return bytes == 4 || bytes == 8 || bytes == 16; }
 
 #define ALLOCATE_PITCHED(pointer, pitch, width, rows, call, undo)                       \
@@ -108,7 +112,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocPitch_v2)(CUdeviceptr *pointer, size_t *pit
                    REAL(cuMemFree_v2)(*pointer));
 }
 
-/* cuMemFree takes memory of a pool as well. */
+/* cuMemFree also frees memory of a pool. */
 #define FREE(pointer, call)                                                            \
   do {                                                                                 \
     penstock_freeing freeing = penstock_free_begin(PENSTOCK_DEVICE_MEMORY, (pointer)); \

@@ -1,23 +1,25 @@
-/* Modules: code and variables take device memory. Charged with the size of the image that the
- * device takes, as an estimate, and of the variables that it declares (image.h): variables when the
- * module is loaded, code then, too, or with lazy loading when the first function is asked for. What
- * is loaded through the driver's private tables is not seen here. */
-#include "charge.h"
+/* Modules, whose code and variables use device memory. The charge is an estimate from the size of
+ * the image that the device loads and of the variables that the image declares (image.h). Variables
+ * are charged when the module is loaded. Code is charged at the same time or, with lazy loading,
+ * when the first function is looked up. The shim does not see modules that are loaded through the
+ * driver's private tables. */
+#include "contexts/contexts.h"
+#include "memory/charge.h"
 #include "hooks/global.h"
 #include "hooks/hook.h"
 #include "hooks/launch.h"
 #include "hooks/library.h"
 #include "hooks/local_memory.h"
-#include "image.h"
+#include "images/image.h"
 #include "common/log.h"
 
-/* One module on its way in. */
+/* A module that is being loaded. */
 typedef struct loading {
   CUcontext context;
   int grant;
   uint64_t code, data;
   uint64_t covers;
-  bool with_code; /* at once */
+  bool with_code; /* the module's code is charged at once */
 } loading;
 
 static unsigned architecture_here(void) {
@@ -25,7 +27,8 @@ static unsigned architecture_here(void) {
   return REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS ? penstock_architecture_of(device) : 0;
 }
 
-/* What is compressed may hold variables anywhere: all of it is there from the start. */
+/* Charges a module before it is loaded. A compressed image may contain any variables, so all of it
+ * is charged at once. */
 static CUresult admit(loading *l, const penstock_image_size *size) {
   l->code = penstock_code_charge(size);
   l->data = penstock_data_charge(size);
@@ -40,7 +43,7 @@ static CUresult admit(loading *l, const penstock_image_size *size) {
   return result;
 }
 
-/* A module lives and dies with its context. */
+/* Records a loaded module, which ends with its context. */
 static void remember(CUmodule module, const loading *l) {
   penstock_object data = {.key = (uint64_t)(uintptr_t)module,
                           .bytes = l->data,
@@ -52,9 +55,9 @@ static void remember(CUmodule module, const loading *l) {
   code.bytes = l->code;
   code.detail = l->with_code;
   code.kind = l->with_code ? PENSTOCK_MODULE_CODE : PENSTOCK_MODULE_UNLOADED;
-  if (!l->with_code) code.grant = -1; /* not charged yet */
+  if (!l->with_code) code.grant = -1; /* the code is not charged yet */
   if (!penstock_object_put(&data) || !penstock_object_put(&code)) {
-    penstock_log("no memory to remember a module");
+    penstock_log("no host memory left to record a module");
   }
 }
 
@@ -107,8 +110,8 @@ CUresult CUDAAPI HOOK_NAME(cuModuleLoadFatBinary)(CUmodule *module, const void *
               REAL(cuModuleLoadFatBinary)(module, image));
 }
 
-/* Notes that a function of the module was got, so that nobody takes the charge back whose own
- * function was not there. False: the code is not charged. */
+/* Notes that a function of the module was found, so that a thread whose lookup fails does not
+ * uncharge the code. Returns false if the code is not charged. */
 static bool join(uint64_t key) {
   penstock_object code;
   while (penstock_object_find(PENSTOCK_MODULE_CODE, key, &code)) {
@@ -119,8 +122,8 @@ static bool join(uint64_t key) {
   return false;
 }
 
-/* Charges code that was not loaded so far. All of it, as the driver does not say how large a kernel
- * is. */
+/* Charges all code of a module that was not loaded so far, because the driver does not report the
+ * size of a kernel. */
 static CUresult admit_code(CUmodule module, penstock_object *code, bool *is_new) {
   uint64_t key = (uint64_t)(uintptr_t)module;
   *is_new = false;
@@ -137,7 +140,7 @@ static CUresult admit_code(CUmodule module, penstock_object *code, bool *is_new)
   code->detail = 0;
   *is_new = penstock_object_add(code);
   if (!*is_new) {
-    penstock_give_back(code); /* another thread was first */
+    penstock_give_back(code); /* another thread has charged the code first */
     join(key);
   }
   return CUDA_SUCCESS;

@@ -1,14 +1,14 @@
-/* Stream-ordered allocation and memory pools: charged by the growth of the pool's reserve. */
+/* Stream-ordered allocation and memory pools. A pool is charged by the growth of its reserve. */
 #include "hooks/pool.h"
 
-#include "graph_memory.h"
+#include "memory/graph_memory.h"
 #include "hooks/hook.h"
 #include "common/log.h"
-#include "location.h"
-#include "reserve.h"
-#include "shares.h"
+#include "memory/location.h"
+#include "memory/reserve.h"
+#include "memory/shares.h"
 
-/* The device that a stream belongs to: the current one for the default streams. */
+/* Finds the device of a stream, which is the current device for default streams. */
 static CUresult device_of_stream(CUstream stream, CUdevice *device) {
   CUcontext current, owner;
   CUresult result = REAL(cuCtxGetDevice)(device);
@@ -23,7 +23,7 @@ static CUresult device_of_stream(CUstream stream, CUdevice *device) {
   return result;
 }
 
-/* The reserve that cuMemAllocAsync takes from. */
+/* Finds the reserve from which cuMemAllocAsync allocates. */
 static CUresult current_reserve(CUstream stream, penstock_reserve **reserve) {
   CUdevice device;
   CUmemoryPool pool;
@@ -43,10 +43,11 @@ static penstock_reserve *reserve_at(CUmemoryPool pool, const CUmemLocation *loca
   return reserve;
 }
 
-/* Where a pool lies that the shim did not see being made: drivers from CUDA 13 on say so. */
+/* Finds the reserve of a pool whose creation the shim did not see, by the location that drivers
+ * since CUDA 13 report. */
 static penstock_reserve *located_reserve(CUmemoryPool pool, bool *is_located) {
   if (penstock_object_find(PENSTOCK_POOL_IMPORT, (uint64_t)(uintptr_t)pool, NULL)) return NULL;
-  int where = 0, id = 0, type = CU_MEM_ALLOCATION_TYPE_MANAGED; /* which is never free of charge */
+  int where = 0, id = 0, type = CU_MEM_ALLOCATION_TYPE_MANAGED; /* a type that is always charged */
   if (REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_LOCATION_TYPE, &where) != CUDA_SUCCESS ||
       REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_LOCATION_ID, &id) != CUDA_SUCCESS) {
     return NULL;
@@ -57,9 +58,10 @@ static penstock_reserve *located_reserve(CUmemoryPool pool, bool *is_located) {
   return reserve_at(pool, &location, (CUmemAllocationType)type);
 }
 
-/* A pool that the program named: its own, or some device's default. CUDA_SUCCESS and no reserve:
- * imported from another process, which a driver takes nothing from; invalid; or of who knows whom:
- * see `adopt`. */
+/* Finds the reserve of a pool that the program named: one of its own pools, or the default pool of
+ * a device. Returns CUDA_SUCCESS without a reserve if the pool is invalid, is of unknown origin
+ * (see `adopt`), or is imported from another process, in which case the driver allocates nothing
+ * from it. */
 static CUresult named_reserve(CUmemoryPool pool, penstock_reserve **reserve) {
   int count = 0;
   bool is_located = false;
@@ -82,7 +84,8 @@ static CUresult ask_capture(CUstream stream, bool per_thread, CUstreamCaptureSta
                     : REAL(cuStreamIsCapturing)(stream, status);
 }
 
-/* A captured allocation becomes a graph node and takes nothing now. */
+/* Returns true if the stream captures: an allocation then becomes a graph node and allocates
+ * nothing now. */
 static bool is_capturing(CUstream stream, bool per_thread) {
   CUstreamCaptureStatus status;
   CUresult result = ask_capture(stream, per_thread, &status);
@@ -95,7 +98,7 @@ static void remember(CUdeviceptr pointer, size_t bytes, penstock_reserve *reserv
                             .detail = (uint64_t)(uintptr_t)reserve,
                             .grant = -1,
                             .kind = PENSTOCK_POOL_MEMORY};
-  if (!penstock_object_put(&object)) penstock_log("no memory to remember an allocation");
+  if (!penstock_object_put(&object)) penstock_log("no host memory left to record an allocation");
 }
 
 uint64_t penstock_pool_stream_id(CUstream stream, bool per_thread) {
@@ -105,14 +108,15 @@ uint64_t penstock_pool_stream_id(CUstream stream, bool per_thread) {
   return result == CUDA_SUCCESS ? id : PENSTOCK_NO_STREAM;
 }
 
-/* The stream in which memory is free from now on: none when the free is only being captured. */
+/* Returns the stream in which the memory is free from now on, or PENSTOCK_NO_STREAM if the free is
+ * only captured. */
 static uint64_t id_to_free_in(CUstream stream, bool per_thread) {
   return is_capturing(stream, per_thread) ? PENSTOCK_NO_STREAM
                                           : penstock_pool_stream_id(stream, per_thread);
 }
 
-/* Memory that a driver gave from a pool of which nothing was known: the pool is charged from now on
- * for all that it holds. False: the quota has no room for that. */
+/* Charges an unknown pool, from which the driver returned memory, for all its memory from now on.
+ * Returns false if the quota has no room for that. */
 static bool adopt(CUdeviceptr pointer, size_t bytes) {
   CUmemoryPool pool = NULL;
   unsigned type = CU_MEMORYTYPE_DEVICE;
@@ -126,7 +130,8 @@ static bool adopt(CUdeviceptr pointer, size_t bytes) {
   return true;
 }
 
-/* Over the quota: but a stream that is none gets the driver's answer. */
+/* Refuses an allocation beyond the quota, but forwards the driver's error if the stream is
+ * invalid. */
 static CUresult refused(CUstream stream, bool per_thread, CUresult result) {
   CUstreamCaptureStatus status;
   CUresult asked = ask_capture(stream, per_thread, &status);
@@ -137,7 +142,7 @@ static CUresult refused(CUstream stream, bool per_thread, CUresult result) {
   do {                                                                                            \
     penstock_reserve *reserve = NULL;                                                             \
     penstock_admission admission;                                                                 \
-    if (!(pointer) || !(size)) return call; /* takes nothing */                                   \
+    if (!(pointer) || !(size)) return call; /* nothing is allocated */                            \
     CUresult result = find;                                                                       \
     if (result != CUDA_SUCCESS) return result;                                                    \
     if (is_capturing(stream, per_thread)) {                                                       \
@@ -228,7 +233,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemPoolCreate)(CUmemoryPool *pool, const CUmemPoolP
   if (result != CUDA_SUCCESS) return result;
   penstock_reserve *reserve = reserve_at(*pool, &properties->location, properties->allocType);
   if (!reserve) {
-    REAL(cuMemPoolDestroy)(*pool); /* a pool that nobody counts is no pool */
+    REAL(cuMemPoolDestroy)(*pool); /* without a reserve the pool could not be charged */
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (properties->handleTypes && !reserve->free_of_charge) {

@@ -1,14 +1,16 @@
-/* Freeing memory of a pool: shared by cuMemFree and cuMemFreeAsync. */
+/* Freeing of a pool's memory, for cuMemFree and cuMemFreeAsync. */
 #pragma once
 
-#include "charge.h"
-#include "reserve.h"
+#include "memory/charge.h"
+#include "memory/reserve.h"
 
-/* `stream`: its id, which the memory is free in at once; PENSTOCK_NO_STREAM when that is not so. */
-/* Takes a pointer of a pool, this process's or an imported one, out of the table. */
+/* Removes a pointer of a pool from the table, whether the pool is this process's own or
+ * imported. */
 penstock_freeing penstock_pool_free_begin(CUdeviceptr pointer);
 
+/* Ends a free. `stream` is the id of the stream in which the memory is free at once,
+ * PENSTOCK_NO_STREAM if there is none. */
 CUresult penstock_pool_free_end(const penstock_freeing *freeing, uint64_t stream, CUresult result);
 
-/* A name for the stream that no other ever has; PENSTOCK_NO_STREAM from drivers before CUDA 12. */
+/* Returns a unique id of the stream, or PENSTOCK_NO_STREAM with drivers before CUDA 12. */
 uint64_t penstock_pool_stream_id(CUstream stream, bool per_thread);

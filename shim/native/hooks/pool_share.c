@@ -1,8 +1,8 @@
-/* Pools that go from process to process: charged in a share from their creation on. */
-#include "charge.h"
+/* Pools that processes share. Such a pool is charged in a share from its creation on. */
+#include "memory/charge.h"
 #include "hooks/hook.h"
-#include "reserve.h"
-#include "shares.h"
+#include "memory/reserve.h"
+#include "memory/shares.h"
 
 CUresult CUDAAPI HOOK_NAME(cuMemPoolExportToShareableHandle)(void *shareable, CUmemoryPool pool,
                                                              CUmemAllocationHandleType type,
@@ -30,7 +30,8 @@ CUresult CUDAAPI HOOK_NAME(cuMemPoolImportFromShareableHandle)(CUmemoryPool *poo
   return CUDA_SUCCESS;
 }
 
-/* Memory of another tenant's pool: who maps it pays. Where it lies the driver says. */
+/* Charges memory of another tenant's pool to the process that maps it, on the device that the
+ * driver reports. */
 static CUresult pay(CUdeviceptr pointer, penstock_object *object) {
   int ordinal = 0;
   size_t bytes = 0;

@@ -1,25 +1,27 @@
-/* What a tenant sees of a device's memory: its quota, and what is left of it. */
-#include "contexts.h"
+/* Device memory as reported to a tenant: its quota, and what is left of it. */
+#include "contexts/contexts.h"
 #include "hooks/hook.h"
 #include "mechanism/ledger.h"
-#include "reserve.h"
-#include "shares.h"
+#include "memory/reserve.h"
+#include "memory/shares.h"
 
 typedef struct memory_view {
   uint64_t total;
   uint64_t free;
 } memory_view;
 
-/* free = min(quota - charged, driver's free). What other processes of the tenant charge while they
- * start only makes it smaller: a charge comes before the memory. */
+/* Computes free = min(quota - charged, driver's free). While other processes of the tenant
+ * allocate, the result can only be too small, because they charge before they allocate. */
 static memory_view view_of(const penstock_process *process, int grant, uint64_t driver_free) {
   uint64_t limit = penstock_ledger_limit(&process->region, (unsigned)grant);
   uint64_t used = penstock_ledger_total(&process->region, (unsigned)grant);
-  uint64_t left = used < limit ? limit - used : 0; /* shrunk below its use: nothing is left */
+  /* The quota may have been reduced below the use. */
+  uint64_t left = used < limit ? limit - used : 0;
   return (memory_view){.total = limit, .free = left < driver_free ? left : driver_free};
 }
 
-/* A context that came about unseen is charged first: what is told next must not rise by that. */
+/* Returns the grant of the current context. A context whose creation the shim did not see is
+ * charged first, so that the reported figures include it. */
 static int grant_here(void) {
   CUcontext context;
   int grant;

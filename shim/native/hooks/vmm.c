@@ -1,20 +1,21 @@
-/* Virtual memory management: physical memory that is charged where it lies, as long as a handle or
- * a mapping holds it.
+/* Virtual memory management. Physical memory is charged on its device while a handle or a mapping
+ * holds it.
  *
- * An allocation (PENSTOCK_VMM_ALLOCATION, under a number of our own) counts its handle references
- * and its mappings; its bytes come back when both are gone. The driver may give a handle's value to
- * somebody else once the last reference is released, while old mappings still hold the memory: so
- * handles and mappings point to the number, not to each other.
- */
+ * An allocation (PENSTOCK_VMM_ALLOCATION, under a number that the shim assigns) counts its handle
+ * references and its mappings, and its charge ends when both are gone. After the last release the
+ * driver can reuse the handle's value while old mappings still hold the memory, so handles and
+ * mappings refer to the number and not to each other. */
 #include <stdlib.h>
 
-#include "charge.h"
+#include "memory/charge.h"
 #include "hooks/hook.h"
 #include "hooks/vmm.h"
-#include "location.h"
-#include "shares.h"
+#include "memory/location.h"
+#include "memory/shares.h"
 
-#define LARGEST_GRANULARITY ((size_t)2 << 20) /* of drivers so far; smaller ones are asked for */
+/* Largest granularity of drivers so far. For sizes that are not multiples of it, the driver is
+ * queried. */
+#define LARGEST_GRANULARITY ((size_t)2 << 20)
 
 static void remember_created(CUmemGenericAllocationHandle handle, size_t size, int grant) {
   if (!penstock_vmm_lock()) return;
@@ -22,7 +23,7 @@ static void remember_created(CUmemGenericAllocationHandle handle, size_t size, i
   penstock_vmm_unlock();
 }
 
-/* Whether the driver can be expected to take these arguments. */
+/* Returns true if the driver can be expected to accept these arguments. */
 static bool is_plausible(size_t size, const CUmemAllocationProp *properties,
                          unsigned long long flags) {
   size_t granularity = 0;
@@ -39,8 +40,9 @@ static bool is_plausible(size_t size, const CUmemAllocationProp *properties,
   return granularity && size % granularity == 0;
 }
 
-/* What the driver will refuse gets the driver's answer, over the quota as well. Should it take them
- * after all, they are charged once that is known. */
+/* Creates memory with arguments that the driver should refuse, so that the program gets the
+ * driver's error even if the size exceeds the quota. If the driver accepts them after all, the
+ * memory is charged afterwards. */
 static CUresult create_unlikely(CUmemGenericAllocationHandle *handle, size_t size,
                                 const CUmemAllocationProp *properties, unsigned long long flags) {
   CUresult result = REAL(cuMemCreate)(handle, size, properties, flags);
@@ -76,9 +78,9 @@ CUresult CUDAAPI HOOK_NAME(cuMemCreate)(CUmemGenericAllocationHandle *handle, si
   return CUDA_SUCCESS;
 }
 
-/* `bytes` of a handle entry counts its references. It stays in the table until the driver has let
- * go, so that a call of another thread which the driver lets through finds it. By then the value
- * may be another allocation's. */
+/* `bytes` of a handle's entry counts its references. The entry stays in the table until the driver
+ * has released the handle, because until then calls of other threads can still succeed. After the
+ * driver's call the handle's value may already belong to another allocation. */
 CUresult CUDAAPI HOOK_NAME(cuMemRelease)(CUmemGenericAllocationHandle handle) {
   penstock_object entry, gone;
   uint64_t number = 0;
@@ -96,8 +98,8 @@ CUresult CUDAAPI HOOK_NAME(cuMemRelease)(CUmemGenericAllocationHandle handle) {
   return result;
 }
 
-/* Charges of an imported allocation what becomes known of its size: mapped up to `end`. What lies
- * in a share is no larger than the share is charged for. */
+/* Charges an imported allocation up to `end`, the end of the part that is being mapped, because its
+ * size is not known before. Memory in a share is at most as large as the share's charge. */
 static CUresult charge_import(uint64_t number, uint64_t end, uint64_t *charged, int *grant) {
   penstock_object allocation;
   *charged = 0;
@@ -142,7 +144,7 @@ typedef struct mappings {
   size_t count;
 } mappings;
 
-/* Those that lie side by side in the range. */
+/* Finds the adjacent mappings in the range. */
 static mappings find_mappings(uint64_t at, uint64_t end) {
   mappings found = {NULL, 0};
   size_t room = 0;
@@ -159,8 +161,9 @@ static mappings find_mappings(uint64_t at, uint64_t end) {
   return found;
 }
 
-/* The driver unmaps whole mappings only: each that lies in the range is gone. They stay in the
- * table until then, as handles do; by then others may lie there. */
+/* The driver unmaps only whole mappings, so each mapping in the range ends. Like handles, the
+ * mappings stay in the table until the driver has unmapped them, when other mappings may already be
+ * at these addresses. */
 CUresult CUDAAPI HOOK_NAME(cuMemUnmap)(CUdeviceptr pointer, size_t size) {
   mappings found = find_mappings(pointer, pointer + size);
   CUresult result = REAL(cuMemUnmap)(pointer, size);

@@ -1,9 +1,9 @@
-/* Logical endpoints: what is bound to one is taken to stay until it is unbound or the endpoint is
- * destroyed, as with multicast objects. Their header does not say otherwise. */
+/* Logical endpoints. Memory bound to an endpoint is assumed to stay until it is unbound or the
+ * endpoint is destroyed, as with multicast objects. The vendor's header does not say otherwise. */
 #include "hooks/hook.h"
 #include "hooks/vmm.h"
 
-#define OWNER_BIT ((uint64_t)1 << 63) /* apart from numbers and addresses */
+#define OWNER_BIT ((uint64_t)1 << 63) /* distinguishes endpoints from numbers and addresses */
 
 static penstock_vmm_place place_of(CUlogicalEndpointId endpoint, CUdevice device, cuuint64_t offset,
                                    cuuint64_t size) {

@@ -1,7 +1,8 @@
-/* What else holds physical memory beside handles and mappings: sparse arrays, multicast objects. */
+/* Holders of physical memory other than handles and mappings: sparse arrays and multicast
+ * objects. */
 #include <stdlib.h>
 
-#include "charge.h"
+#include "memory/charge.h"
 #include "hooks/vmm.h"
 
 struct penstock_vmm_hold {
@@ -18,7 +19,7 @@ void penstock_vmm_hold_at(const penstock_vmm_place *place, uint64_t number) {
     return;
   }
   penstock_vmm_state *state = penstock_vmm_state_get();
-  if (hold) { /* else it stays charged until the process ends */
+  if (hold) { /* without memory for the hold, the allocation stays charged until the process ends */
     *hold = (penstock_vmm_hold){*place, number, state->holds};
     __atomic_store_n(&state->holds, hold, __ATOMIC_RELEASE);
   }
@@ -40,7 +41,7 @@ static bool is_inside(const penstock_vmm_place *inner, const penstock_vmm_place 
   return inside;
 }
 
-/* Takes out the first that lies in `place`, or belongs to `owner`; (locked). */
+/* Removes the first hold in `place`, or of `owner`. The caller holds the lock. */
 static penstock_vmm_hold *take(const penstock_vmm_place *place, uint64_t owner) {
   penstock_vmm_hold **link = &penstock_vmm_state_get()->holds;
   while (*link && !(place ? is_inside(&(*link)->place, place) : (*link)->place.owner == owner)) {

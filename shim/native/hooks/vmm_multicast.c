@@ -1,8 +1,7 @@
-/* Multicast objects cost nothing themselves; what is bound to one stays until it is unbound or the
- * object is gone. An object is an allocation of no bytes, held by handles and mappings as others
- * are.
- */
-#include "charge.h"
+/* Multicast objects. They use no memory themselves, but memory bound to one stays until it is
+ * unbound or the object ends. An object is an allocation of 0 bytes, held by handles and mappings
+ * like others. */
+#include "memory/charge.h"
 #include "hooks/hook.h"
 #include "hooks/vmm.h"
 
@@ -16,8 +15,8 @@ CUresult CUDAAPI HOOK_NAME(cuMulticastCreate)(CUmemGenericAllocationHandle *obje
   return result;
 }
 
-/* The part of the object on one device. An object that came from another process is known by its
- * handle alone: what is bound to it is charged until it is unbound. */
+/* Returns the part of the object on one device. An object from another process is known only by its
+ * handle; memory bound to such an object is charged until it is unbound. */
 static penstock_vmm_place place_of(CUmemGenericAllocationHandle object, CUdevice device,
                                    size_t offset, size_t bytes) {
   penstock_object entry;

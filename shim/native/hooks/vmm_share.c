@@ -1,16 +1,16 @@
-/* Physical memory that goes from process to process.
+/* Physical memory that processes share.
  *
- * What another process of the tenant exported is charged once, in a share (shares.h). What comes
- * from elsewhere is charged when it is mapped, for only then its size is known.
- */
-#include "charge.h"
+ * Memory that another process of the tenant exported is charged once, in a share (shares.h). Memory
+ * from elsewhere is charged when it is mapped, because only then is its size known. */
+#include "memory/charge.h"
 #include "hooks/hook.h"
 #include "hooks/vmm.h"
-#include "shares.h"
+#include "memory/shares.h"
 
-/* An imported allocation that this process pays for is handed on: nobody can tell how much of it,
- * so what is charged stays charged until the process ends. A multicast object likewise: what is
- * bound to it stays as long as any process has the object. */
+/* Exports an allocation. If the allocation was imported and this process is charged for it, it is
+ * unknown how much of it the export holds, so the charge stays until the process ends. The same
+ * applies to a multicast object, because memory bound to it stays as long as any process has the
+ * object. */
 static void hand_out(uint64_t number, const void *shareable, CUmemAllocationHandleType type) {
   penstock_object allocation;
   if (!penstock_vmm_lock()) return;
@@ -43,7 +43,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemExportToShareableHandle)(void *shareable,
 
 typedef struct share_search {
   uint64_t share;
-  uint64_t number; /* of this process's allocation in that share; 0: none */
+  uint64_t number; /* number of this process's allocation in the share, 0 if there is none */
 } share_search;
 
 static bool lies_in(penstock_object *allocation, void *argument) {
@@ -52,8 +52,8 @@ static bool lies_in(penstock_object *allocation, void *argument) {
   return false;
 }
 
-/* A handle of memory in a share: of the allocation that this process knows already, or a new one.
- */
+/* Adds a handle of memory in a share, either to the allocation that this process already has or to
+ * a new one. */
 static void take_part(CUmemGenericAllocationHandle handle, uint64_t share, int grant) {
   if (!penstock_vmm_lock()) return;
   share_search s = {.share = share};
@@ -70,7 +70,7 @@ static void take_part(CUmemGenericAllocationHandle handle, uint64_t share, int g
     penstock_vmm_put(PENSTOCK_VMM_HANDLE, handle, grant, 1, number);
   }
   penstock_vmm_unlock();
-  if (s.number) penstock_shares_drop(share); /* that allocation's part is enough */
+  if (s.number) penstock_shares_drop(share); /* the existing allocation already holds the share */
 }
 
 static void pay_when_mapped(CUmemGenericAllocationHandle handle, int grant) {
@@ -82,7 +82,7 @@ static void pay_when_mapped(CUmemGenericAllocationHandle handle, int grant) {
 CUresult CUDAAPI HOOK_NAME(cuMemImportFromShareableHandle)(CUmemGenericAllocationHandle *handle,
                                                            void *shareable,
                                                            CUmemAllocationHandleType type) {
-  /* First: the exporter may end at any time. */
+  /* The share is joined before the driver's call, because the exporter may end at any time. */
   uint64_t share = penstock_shares_join_handle(shareable, type);
   CUresult result = REAL(cuMemImportFromShareableHandle)(handle, shareable, type);
   CUmemAllocationProp properties = {0};

@@ -1,8 +1,9 @@
-/* Physical memory behind sparse arrays: held tile by tile until it is unmapped, replaced, or the
- * array is destroyed. The driver maps and unmaps in stream order; the ledger does at the call. */
+/* Physical memory behind sparse arrays. Each tile holds its memory until it is unmapped or
+ * replaced, or the array is destroyed. The driver maps and unmaps in stream order, but the ledger
+ * changes at the call. */
 #include <stdlib.h>
 
-#include "charge.h"
+#include "memory/charge.h"
 #include "hooks/array.h"
 #include "hooks/hook.h"
 #include "hooks/vmm.h"
@@ -27,7 +28,8 @@ static penstock_vmm_place place_of(const CUarrayMapInfo *map) {
   return place;
 }
 
-/* What is to be mapped, by number; 0: nothing, or nothing that is known. NULL: no memory. */
+/* Returns the numbers of the allocations to map, with 0 for those that are none or unknown, or NULL
+ * if there is no memory. */
 static uint64_t *refer_to_all(const CUarrayMapInfo *list, unsigned count) {
   uint64_t *numbers = calloc(count ? count : 1, sizeof *numbers);
   for (unsigned i = 0; numbers && list && i < count; i++) {
@@ -42,7 +44,8 @@ static CUresult mapped(const CUarrayMapInfo *list, unsigned count, uint64_t *num
                        CUresult result) {
   for (unsigned i = 0; list && i < count; i++) {
     penstock_vmm_place place = place_of(&list[i]);
-    if (result == CUDA_SUCCESS) penstock_vmm_let_go_at(&place); /* unmapped, or replaced */
+    /* The place was unmapped or replaced. */
+    if (result == CUDA_SUCCESS) penstock_vmm_let_go_at(&place);
     penstock_vmm_bound(&place, numbers[i], result);
   }
   free(numbers);

@@ -1,10 +1,10 @@
-/* Who holds which physical memory: the counts behind vmm.c. */
+/* State of virtual memory management: allocations, and counts of what holds them. */
 #include "hooks/vmm.h"
 
-#include "charge.h"
-#include "fork_wiped.h"
+#include "memory/charge.h"
+#include "process/fork_wiped.h"
 #include "hooks/hook.h"
-#include "location.h"
+#include "memory/location.h"
 #include "common/log.h"
 #include "mechanism/lock.h"
 
@@ -29,7 +29,7 @@ void penstock_vmm_put(penstock_kind kind, uint64_t key, int grant, uint64_t byte
                             .changes = ++penstock_vmm_state_get()->last_number,
                             .grant = (int16_t)grant,
                             .kind = (uint8_t)kind};
-  if (!penstock_object_put(&object)) penstock_log("no memory to remember an allocation");
+  if (!penstock_object_put(&object)) penstock_log("no host memory left to record an allocation");
 }
 
 uint64_t penstock_vmm_add(int grant, uint64_t bytes, bool imported) {
@@ -39,7 +39,7 @@ uint64_t penstock_vmm_add(int grant, uint64_t bytes, bool imported) {
                             .grant = (int16_t)grant,
                             .kind = PENSTOCK_VMM_ALLOCATION,
                             .imported = imported};
-  if (!penstock_object_put(&object)) penstock_log("no memory to remember an allocation");
+  if (!penstock_object_put(&object)) penstock_log("no host memory left to record an allocation");
   return object.key;
 }
 
@@ -84,7 +84,8 @@ void penstock_vmm_add_handle(uint64_t handle, uint64_t number, int grant) {
   penstock_vmm_count(number, PENSTOCK_VMM_HANDLES(1), 0, &gone);
 }
 
-/* (locked) */
+/* Adds a reference to an allocation. Returns its number, or 0 if it is unknown. The caller holds
+ * the lock. */
 static uint64_t refer_to(uint64_t number) {
   penstock_object gone;
   if (!penstock_object_find(PENSTOCK_VMM_ALLOCATION, number, NULL)) return 0;

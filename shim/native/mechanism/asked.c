@@ -2,14 +2,15 @@
 
 #include <string.h>
 
-/* FNV-1a, never 0. */
+/* Returns the FNV-1a hash of kind and name, which is never 0. */
 static uint64_t key_of(unsigned kind, const char *name, size_t length) {
   uint64_t hash = (0xcbf29ce484222325u ^ kind) * 0x100000001b3u;
   for (size_t i = 0; i < length; i++) hash = (hash ^ (uint8_t)name[i]) * 0x100000001b3u;
   return hash ? hash : 1;
 }
 
-/* Two may write at once: the same words. */
+/* Two threads may write the same name at the same time. This is safe, because they write the same
+ * words. */
 static void write_name(penstock_asked *entry, unsigned kind, const char *name, size_t length) {
   _Static_assert(PENSTOCK_ASKED_NAME_BYTES % 8 == 0, "a name is whole words");
   uint64_t words[PENSTOCK_ASKED_NAME_BYTES / 8] = {0};
@@ -20,7 +21,8 @@ static void write_name(penstock_asked *entry, unsigned kind, const char *name, s
   __atomic_store_n(&entry->kind, kind, __ATOMIC_RELEASE);
 }
 
-/* The entry of `key`, claimed if there is none; NULL when the table is full of others. */
+/* Returns the entry for `key`, claiming a free one if there is none yet, or NULL if the table is
+ * full. */
 static penstock_asked *find(penstock_usage_page *usage, uint64_t key) {
   for (unsigned i = 0; i < PENSTOCK_ASKED_ENTRIES; i++) {
     penstock_asked *entry = &usage->asked[(key + i) % PENSTOCK_ASKED_ENTRIES];

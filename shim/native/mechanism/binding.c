@@ -1,10 +1,10 @@
-/* Thin wrappers for the cffi module; also the place where the prototypes of binding.h meet those of
- * the headers they repeat. */
+/* Thin wrappers for the cffi module. Compiling this file checks the prototypes in binding.h against
+ * those in the other headers. */
 #include <stdlib.h>
 
 #include "mechanism/publish.h"
 #include "mechanism/reap.h"
-/* after the headers whose types it names */
+/* included last, because it uses the types of the headers above */
 #include "mechanism/binding.h"
 
 int penstock_binding_page_check(int fd, int is_quota) {

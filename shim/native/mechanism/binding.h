@@ -1,5 +1,6 @@
-/* The part of the mechanism that Python calls, as cffi's cdef reads it. Implemented in binding.c
- * and in the files named, which check prototypes that are in two headers against each other. */
+/* The functions of the mechanism that Python calls; cffi reads this header as its cdef. They are
+ * implemented in binding.c and in the files named below. Those files include this header, so that
+ * the compiler checks prototypes that are declared twice. */
 #pragma once
 
 /* region.c */
@@ -17,14 +18,16 @@ void penstock_quota_mark_dead(penstock_quota_page *page, uint32_t slot, uint64_t
 /* reap.c */
 unsigned penstock_reap_all(penstock_usage_page *usage, const penstock_quota_page *quota);
 
-/* lost_page.c: from the first call on, a lost page of a file is replaced by an empty one and
- * counted, where SIGBUS would end the process. 0, or -1 with errno. */
+/* lost_page.c. After the first call to penstock_survive_lost_pages, a page of a mapped file that
+ * has been lost is replaced by an empty one and counted; without it, SIGBUS would end the process.
+ * Returns 0, or -1 with errno. */
 int penstock_survive_lost_pages(void);
 unsigned penstock_lost_pages(void);
 
-/* Step by step, for tests: a reservation (delta > 0), a release (delta < 0) or a reaping by the
- * made-up owner `reaper`. `next` runs one step and returns 0 while there are more, 1 when done, 2
- * when refused or lost to another reaper. `name` names the next step. */
+/* Step-by-step execution for tests. A penstock_steps is a reservation (delta > 0), a release (delta
+ * < 0) or a reaping by the fictitious owner `reaper`. `next` runs one step and returns 0 while
+ * steps are left, 1 at the end, and 2 if the operation was refused or lost to another reaper.
+ * `name` returns the name of the next step. */
 typedef struct penstock_steps penstock_steps;
 penstock_steps *penstock_steps_ledger(penstock_usage_page *usage, unsigned device, uint32_t slot,
                                       int64_t delta_units, uint64_t limit_units);

@@ -19,7 +19,7 @@ static int64_t earned_ns(uint64_t paid_until_ns, uint32_t permille, uint64_t now
   return (int64_t)(now_ns - paid_until_ns) * (int64_t)permille / PENSTOCK_GATE_FULL_PERMILLE;
 }
 
-/* Wall time in which a share of `permille` earns `ns`. */
+/* Returns the wall time in which a share of `permille` earns `ns` of device time. */
 static uint64_t wall_ns(uint64_t ns, uint32_t permille) {
   return ns * PENSTOCK_GATE_FULL_PERMILLE / (permille ? permille : 1);
 }
@@ -29,9 +29,10 @@ int64_t penstock_gate_credit_ns(const penstock_gate_device *gate, uint32_t permi
   return earned_ns(load(&gate->paid_until_ns), permille, now_ns) - (int64_t)in_flight_ns;
 }
 
-/* Forgets credit above `most_ns`. Of several processes that do so at once, one succeeds. */
-static void drop(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns, int64_t most_ns,
-                 uint64_t in_flight_ns) {
+/* Reduces credit to at most `most_ns`. If several processes do this at the same time, only one of
+ * them succeeds. */
+static void drop_credit(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
+                        int64_t most_ns, uint64_t in_flight_ns) {
   uint64_t paid = load(&gate->paid_until_ns);
   int64_t excess = earned_ns(paid, permille, now_ns) - (int64_t)in_flight_ns - most_ns;
   if (excess <= 0) return;
@@ -40,22 +41,23 @@ static void drop(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
                               __ATOMIC_RELAXED);
 }
 
-/* A debt is device time: told as wall time it is longer under a smaller share, shorter under a
- * larger one. Of several processes that see a new share, one retells the debt; killed in between,
- * the debt keeps its old length. */
-static void retell_debt(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns) {
-  uint64_t told_in = load(&gate->debt_permille);
-  if (told_in == permille) return;
-  if (!__atomic_compare_exchange_n(&gate->debt_permille, &told_in, permille, false,
+/* Converts the overdraft after a change of the share. An overdraft is device time, but
+ * paid_until_ns holds it as wall time, which depends on the share. If several processes see the
+ * change, one of them converts; if that process is killed halfway, the overdraft keeps its old
+ * length. */
+static void rescale_overdraft(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns) {
+  uint64_t former = load(&gate->overdraft_permille);
+  if (former == permille) return;
+  if (!__atomic_compare_exchange_n(&gate->overdraft_permille, &former, permille, false,
                                    __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     return;
   }
   uint64_t paid = load(&gate->paid_until_ns);
-  while (told_in && paid > now_ns) {
-    uint64_t debt_ns = (paid - now_ns) * told_in / PENSTOCK_GATE_FULL_PERMILLE;
+  while (former && paid > now_ns) {
+    uint64_t overdraft_ns = (paid - now_ns) * former / PENSTOCK_GATE_FULL_PERMILLE;
     if (__atomic_compare_exchange_n(&gate->paid_until_ns, &paid,
-                                    now_ns + wall_ns(debt_ns, permille), false, __ATOMIC_RELAXED,
-                                    __ATOMIC_RELAXED)) {
+                                    now_ns + wall_ns(overdraft_ns, permille), false,
+                                    __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
       return;
     }
   }
@@ -75,8 +77,8 @@ static void open_gate(penstock_gate_device *gate) {
 
 void penstock_gate_follow(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns) {
   begin_once(gate, now_ns);
-  retell_debt(gate, permille, now_ns);
-  drop(gate, permille, now_ns, (int64_t)penstock_gate_burst_ns(permille), 0);
+  rescale_overdraft(gate, permille, now_ns);
+  drop_credit(gate, permille, now_ns, (int64_t)penstock_gate_burst_ns(permille), 0);
   uint64_t paid = load(&gate->paid_until_ns), most = now_ns + PENSTOCK_GATE_PERIOD_NS;
   if (paid > most) {
     __atomic_compare_exchange_n(&gate->paid_until_ns, &paid, most, false, __ATOMIC_RELAXED,
@@ -89,14 +91,14 @@ int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille,
                         const penstock_gate_launch *launch, uint64_t *wait_ns) {
   uint64_t now_ns = launch->now_ns, in_flight_ns = launch->in_flight_ns;
   begin_once(gate, now_ns);
-  retell_debt(gate, permille, now_ns);
+  rescale_overdraft(gate, permille, now_ns);
   int64_t burst = (int64_t)penstock_gate_burst_ns(permille), round = (int64_t)launch->round_ns;
   if (__builtin_expect(round > burst, 0)) burst = round;
   bool closed = load(&gate->closed) != 0;
   int64_t most = burst + (closed ? PENSTOCK_GATE_LATE_NS : PENSTOCK_GATE_SAVED_NS);
   int64_t credit = penstock_gate_credit_ns(gate, permille, now_ns, in_flight_ns);
   if (credit > most) {
-    drop(gate, permille, now_ns, most, in_flight_ns);
+    drop_credit(gate, permille, now_ns, most, in_flight_ns);
     credit = most;
   }
   int64_t theirs = earned_ns(launch->theirs_ns, permille, now_ns) - (int64_t)in_flight_ns;
@@ -110,7 +112,7 @@ int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille,
   return 0;
 }
 
-/* `bits` without all but its `most` lowest ones. */
+/* Returns the `most` lowest set bits of `bits`. */
 static uint32_t lowest(uint32_t bits, uint64_t most) {
   uint32_t kept = 0;
   for (; most && bits; most--) {
@@ -120,21 +122,22 @@ static uint32_t lowest(uint32_t bits, uint64_t most) {
   return kept;
 }
 
-/* Sets up to `most` of the bits of `want` in the word of `index`; returns how many were new. The
- * upper half of a word says which turn of the ring it belongs to; 0 is never a turn. */
+/* Sets up to `most` bits of `want` in the ring word for `index` and returns how many were not set
+ * before. The upper half of a word is its epoch, the number of the pass through the ring. Epochs
+ * start at 1. */
 static uint64_t mark_word(penstock_gate_device *gate, uint64_t index, uint32_t want,
                           uint64_t most) {
   uint64_t *word = &gate->ring[index % PENSTOCK_RING_WORDS];
-  uint32_t turn = (uint32_t)(index / PENSTOCK_RING_WORDS + 1);
+  uint32_t epoch = (uint32_t)(index / PENSTOCK_RING_WORDS + 1);
   uint64_t seen = load(word);
   for (;;) {
-    int32_t age = (int32_t)((uint32_t)(seen >> 32) - turn);
-    if ((seen >> 32) != 0 && age > 0) { /* the ring has moved on: nobody can tell any more */
+    int32_t age = (int32_t)((uint32_t)(seen >> 32) - epoch);
+    if ((seen >> 32) != 0 && age > 0) { /* the ring has moved on, so older marks are unknown */
       return (uint64_t)__builtin_popcount(lowest(want, most));
     }
     uint32_t have = age == 0 ? (uint32_t)seen : 0;
     uint32_t fresh = lowest(want & ~have, most);
-    uint64_t next = (uint64_t)turn << 32 | have | fresh;
+    uint64_t next = (uint64_t)epoch << 32 | have | fresh;
     if (__atomic_compare_exchange_n(word, &seen, next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
       return (uint64_t)__builtin_popcount(fresh);
     }
@@ -166,7 +169,7 @@ void penstock_gate_charge(penstock_gate_device *gate, uint32_t permille, uint64_
   __atomic_fetch_add(&gate->paid_until_ns, wall_ns(ns, permille), __ATOMIC_RELAXED);
 }
 
-/* Adds to a balance, which forgets what lies below -`slack_ns`; returns it. */
+/* Adds `ns` to a balance, keeps the balance at or above -`slack_ns`, and returns it. */
 static int64_t add(int64_t *balance, int64_t ns, int64_t slack_ns) {
   int64_t now = __atomic_add_fetch(balance, ns, __ATOMIC_RELAXED);
   if (now >= -slack_ns) return now;

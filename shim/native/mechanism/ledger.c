@@ -22,7 +22,7 @@ static penstock_ledger_slot *own_words(const penstock_ledger_op *op) {
   return &op->slots[op->slot].ledger[op->device_index];
 }
 
-/* `ack` of the slot whose operation `total` carries. */
+/* Returns the `ack` word of the slot whose operation is the last one in `total`. */
 static uint64_t *last_ack(const penstock_ledger_op *op) {
   return &op->slots[penstock_ledger_slot_of(op->total)].ledger_ack[op->device_index];
 }
@@ -31,7 +31,8 @@ static uint64_t next_seq(const penstock_ledger_op *op) {
   return (penstock_ledger_seq(op->charged) + 1) & PENSTOCK_LEDGER_SEQ_MASK;
 }
 
-/* units + delta, kept within the word; a sound page never reaches either end. */
+/* Returns units + delta, clamped to the range of the word. In a valid page it never has to
+ * clamp. */
 static uint64_t moved(uint64_t units, int64_t delta) {
   if (delta < 0 && (uint64_t)-delta > units) return 0;
   uint64_t sum = units + (uint64_t)delta;
@@ -122,7 +123,7 @@ static penstock_ledger_state step(penstock_ledger_op *op) {
 
 penstock_ledger_state penstock_ledger_step(penstock_ledger_op *op) { return op->state = step(op); }
 
-/* The product's way: the same steps in a loop, which the compiler threads into straight code. */
+/* Runs all steps of an operation. The compiler unrolls the loop into straight-line code. */
 static bool run(penstock_ledger_op *op) {
   while (op->state < PENSTOCK_LEDGER_DONE) op->state = step(op);
   return op->state == PENSTOCK_LEDGER_DONE;
@@ -135,7 +136,7 @@ uint64_t penstock_ledger_limit(const penstock_region *region, unsigned device) {
   return bytes / PENSTOCK_LEDGER_UNIT_BYTES * PENSTOCK_LEDGER_UNIT_BYTES;
 }
 
-/* One attempt of a reservation under the limit in force now. */
+/* Makes one attempt at a reservation under the limit currently in force. */
 static bool reserve_units(penstock_region *region, unsigned device, uint32_t slot, uint64_t units) {
   uint64_t limit = penstock_ledger_limit(region, device) / PENSTOCK_LEDGER_UNIT_BYTES;
   if (units > limit || units > (PENSTOCK_LEDGER_MAX_UNITS >> 1)) return false;

@@ -1,7 +1,8 @@
-/* A lock between the threads of one process: 0 free, 1 held, 2 held and a thread sleeps.
+/* A lock between the threads of one process. Its word is 0 if free, 1 if held, and 2 if held while
+ * a thread sleeps on it.
  *
- * It lies in memory that a fork wipes, so a child never inherits a held lock. It is held for a few
- * dozen instructions and never across a driver call.
+ * The word lies in memory that is wiped on fork, so that a child never inherits a held lock. The
+ * lock is held for a few dozen instructions, and never across a driver call.
  */
 #pragma once
 
@@ -10,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Not inlined: a lock is rarely found held. */
+/* Not inlined, because threads rarely have to wait for the lock. */
 static __attribute__((cold, noinline, unused)) void penstock_lock_wait(uint32_t *lock) {
   for (int i = 0; i < 64; i++) {
     uint32_t seen = __atomic_load_n(lock, __ATOMIC_RELAXED);

@@ -1,6 +1,7 @@
-/* A page of a mapped file that is gone: its owner truncated the file, or its file system had no
- * room for it. Whoever touches it gets SIGBUS. The supervisor of a tenant must not end by that, for
- * it has its command's exit code to hand on: it goes on with an empty page in that place. */
+/* Survival of lost pages. A page of a mapped file is lost if the file's owner truncates the file or
+ * its file system is full. An access to it raises SIGBUS. This must not end a tenant's supervisor,
+ * which has to return the command's exit code, so the handler replaces the lost page with an empty
+ * one. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -10,7 +11,7 @@
 
 #include "mechanism/publish.h"
 #include "mechanism/reap.h"
-/* after the headers whose types it names */
+/* included last, because it uses the types of the headers above */
 #include "mechanism/binding.h"
 
 static unsigned lost;
@@ -25,7 +26,7 @@ static void replace(int number, siginfo_t *info, void *context) {
       mmap(page, page_bytes, PROT_READ | PROT_WRITE, flags, -1, 0) != MAP_FAILED) {
     __atomic_fetch_add(&lost, 1, __ATOMIC_RELAXED);
   } else {
-    signal(number, SIG_DFL); /* the access is made again, and ends the process */
+    signal(number, SIG_DFL); /* without the handler, the repeated access ends the process */
   }
   errno = saved;
 }

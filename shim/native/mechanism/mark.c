@@ -13,17 +13,17 @@
 #include "common/files.h"
 #include "mechanism/random.h"
 
-#ifndef F_OFD_GETLK /* older headers */
+#ifndef F_OFD_GETLK /* not defined in older headers */
 #define F_OFD_GETLK 36
 #define F_OFD_SETLK 37
 #endif
 
-#define LOWEST_OFFSET ((uint64_t)1 << 61) /* no file is that long */
-#define ONE_READ_BYTES 4096               /* the kernel gives at most so much of a list in one go */
+#define LOWEST_OFFSET ((uint64_t)1 << 61) /* beyond the end of any file */
+#define ONE_READ_BYTES 4096 /* maximum length of a list that the kernel returns in one read */
 #define MOST_LOCKS_BYTES ((size_t)4 << 20)
 #define MOST_READINGS 6
 
-/* The system call itself, as in common/files.h. */
+/* Calls fcntl as a system call, for the reason given in common/files.h. */
 static long lock_call(int descriptor, int command, struct flock *lock) {
   return syscall(SYS_fcntl, descriptor, command, lock);
 }
@@ -67,7 +67,7 @@ bool penstock_mark_put(int descriptor, uint64_t offset) {
   return is_put;
 }
 
-/* All of a file below /proc, and in how many pieces it came; NULL when that is not to be had. */
+/* Reads a whole file in /proc and counts the reads in `pieces`. Returns NULL on failure. */
 static char *read_whole(const char *path, unsigned *pieces) {
   size_t room = 0, length = 0;
   char *text = NULL;
@@ -103,9 +103,10 @@ static uint64_t number_at(const char *text) {
   return number;
 }
 
-/* "lock:\t1: OFDLCK ADVISORY  READ -1 00:06:91 FIRST LAST": of the description itself. */
+/* Returns the offset in an fdinfo line such as "lock:\t1: OFDLCK ADVISORY  READ -1 00:06:91 FIRST
+ * LAST", or 0 if the line shows no mark. */
 static uint64_t offset_in(const char *line, const char *end) {
-  const char *words[2] = {end, end}; /* the last two, from the end */
+  const char *words[2] = {end, end}; /* the last two words of the line, last one first */
   if (!memmem(line, (size_t)(end - line), "OFDLCK", 6)) return 0;
   for (int i = 0; i < 2; i++) {
     while (words[i] > line && words[i][-1] != ' ') words[i]--;
@@ -132,8 +133,9 @@ uint64_t penstock_mark_of(int descriptor) {
   return found == 1 ? offset : 0;
 }
 
-/* A list that comes in pieces may lack a line that stands there all the time, when one before it is
- * taken away between two of them. Two readings alike have lost none. */
+/* Returns the contents of /proc/locks, or NULL if it cannot be read completely. If reading takes
+ * several reads, a line that was present all the time may be missed because an earlier line is
+ * removed between two reads. The file is therefore read until two readings are equal. */
 static char *read_locks(void) {
   char *before = NULL;
   for (int reading = 0; reading < MOST_READINGS; reading++) {
@@ -158,15 +160,15 @@ static bool is_listed(penstock_mark_look *look, uint64_t offset) {
   return strstr(look->locks, bytes) != NULL;
 }
 
-/* Through another description of the same node. False: that cannot be had. */
-static bool reach(penstock_mark_look *look, const penstock_mark *mark) {
+/* Opens the mark's device node anew. Returns false if that is not possible. */
+static bool open_node(penstock_mark_look *look, const penstock_mark *mark) {
   char path[PENSTOCK_MARK_PATH_BYTES + 1] = {0};
   if (!mark->file || !mark->path[0]) return false;
   if (look->file == mark->file) return true;
   memcpy(path, mark->path, PENSTOCK_MARK_PATH_BYTES);
   int node = penstock_file_open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   if (node < 0) return false;
-  if (file_of(node) != mark->file) { /* another node of that name, as other containers have */
+  if (file_of(node) != mark->file) { /* the path names another node, as in another container */
     penstock_file_close(node);
     return false;
   }
@@ -180,8 +182,8 @@ bool penstock_mark_is_open(penstock_mark_look *look, const penstock_mark *mark) 
   if (!mark->offset) return false;
   int saved_errno = errno;
   struct flock lock = byte_at(mark->offset, F_WRLCK);
-  bool is_told = reach(look, mark) && lock_call(look->descriptor, F_OFD_GETLK, &lock) == 0;
-  bool is_open = is_told ? lock.l_type != F_UNLCK : is_listed(look, mark->offset);
+  bool is_known = open_node(look, mark) && lock_call(look->descriptor, F_OFD_GETLK, &lock) == 0;
+  bool is_open = is_known ? lock.l_type != F_UNLCK : is_listed(look, mark->offset);
   errno = saved_errno;
   return is_open;
 }

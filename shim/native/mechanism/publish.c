@@ -5,14 +5,9 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
+#include "mechanism/clock.h"
 
 static void copy_text(char *to, size_t size, const char *from) {
   size_t length = strnlen(from, size - 1);
@@ -20,19 +15,20 @@ static void copy_text(char *to, size_t size, const char *from) {
   memset(to + length, 0, size - length);
 }
 
-/* Word by word: readers of a single field must never see half of it. Each with release: who sees a
- * new word also sees that the generation was zeroed before. */
+/* Copies word by word, so that no reader sees half of a field. Each store has release order, so
+ * that a reader that sees a new word also sees that the generation was zeroed before. */
 static void copy_words(uint64_t *to, const uint64_t *from, size_t count) {
   for (size_t i = 0; i < count; i++) __atomic_store_n(&to[i], from[i], __ATOMIC_RELEASE);
 }
 
 #define WORD(type, field) (offsetof(type, field) / 8)
 
-/* All of a device but its turn words, which another thread writes (turn.c). */
+/* Copies a device's limits except the words of its time slice, which another thread writes
+ * (slice.c). */
 static void copy_device(penstock_device_limit *to, const penstock_device_limit *from) {
-  enum { BEGIN = WORD(penstock_device_limit, turn_begin_ns) };
+  enum { BEGIN = WORD(penstock_device_limit, slice_begin_ns) };
   enum { BETWEEN = WORD(penstock_device_limit, device_flags) };
-  enum { ALIVE = WORD(penstock_device_limit, turn_alive_ns) };
+  enum { ALIVE = WORD(penstock_device_limit, slice_alive_ns) };
   enum { REST = WORD(penstock_device_limit, reserved) };
   copy_words((uint64_t *)to, (const uint64_t *)from, BEGIN);
   copy_words((uint64_t *)to + BETWEEN, (const uint64_t *)from + BETWEEN, ALIVE - BETWEEN);
@@ -81,7 +77,7 @@ uint64_t penstock_quota_publish(penstock_quota_page *page, const penstock_limits
 }
 
 uint64_t penstock_quota_heartbeat(penstock_quota_page *page) {
-  uint64_t now = now_ns();
+  uint64_t now = penstock_now_ns();
   __atomic_store_n(&page->heartbeat_ns, now, __ATOMIC_RELEASE);
   return now;
 }

@@ -12,7 +12,7 @@ uint64_t penstock_mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
-/* The system call itself: older C libraries lack the function. */
+/* Uses the system call directly, because older C libraries lack the function. */
 uint64_t penstock_random(void) {
   static uint64_t drawn;
   uint64_t random = 0;

@@ -1,10 +1,11 @@
-/* Random numbers from the kernel, which no other process can predict. */
+/* Random numbers from the kernel that no other process can predict. */
 #pragma once
 
 #include <stdint.h>
 
-/* Scatters the bits of `x`; different numbers stay different. */
+/* Scatters the bits of `x`. Different inputs have different results. */
 uint64_t penstock_mix(uint64_t x);
 
-/* Never waits: while the kernel has none yet, uses the time and the process. Keeps errno. */
+/* Returns a random number without ever waiting: while the kernel has no random numbers yet, it is
+ * derived from the time and the process. Preserves errno. */
 uint64_t penstock_random(void);

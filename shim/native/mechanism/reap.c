@@ -2,18 +2,19 @@
 
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 
+#include "mechanism/clock.h"
 #include "mechanism/gate.h"
 #include "mechanism/share.h"
 
-/* Looking at many neighbours takes longer: then it is done less often, so that a process that is
- * refused in a loop spends at most a sixteenth of its time on it. */
+/* Minimum times between two checks for dead processes. After a slow check the pause is longer,
+ * namely sixteen times the duration of that check, so that a process that is refused in a loop
+ * spends at most a sixteenth of its time on checks. */
 #define QUICK_REAP_PERIOD_NS 20000
 #define THOROUGH_REAP_PERIOD_NS 10000000
 #define REAP_PAUSE_FACTOR 16
 
-/* Further back the ring of busy time cannot tell what was charged already. */
+/* the ring of busy time reaches no further back */
 #define LONGEST_UNSETTLED_NS 4000000000u
 
 static void begin_as(penstock_reap_op *op, penstock_usage_page *usage, uint32_t slot,
@@ -37,8 +38,8 @@ static penstock_reap_state next_device(penstock_reap_op *op) {
   return op->device < PENSTOCK_MAX_DEVICES ? PENSTOCK_REAP_READ_INTENT : PENSTOCK_REAP_CLEAR;
 }
 
-/* With the open operation decided, what is left of the charge goes back as an operation of its
- * own. */
+/* Takes back the rest of the charge by an operation of its own, once the open operation is decided.
+ */
 static penstock_reap_state take_back_rest(penstock_reap_op *op) {
   uint64_t units = penstock_ledger_units(op->charged);
   if (units == 0) return next_device(op);
@@ -48,25 +49,28 @@ static penstock_reap_state take_back_rest(penstock_reap_op *op) {
 
 static uint64_t take(uint64_t *word) { return __atomic_exchange_n(word, 0, __ATOMIC_ACQ_REL); }
 
-/* Device time that was admitted and never settled, for its process ended before. It was running at
- * most until now: the time since is charged, as far as nobody else was charged for it. The words
- * are taken before, so that a reaper which dies here loses one charge instead of repeating it. */
+/* Charges the device time that was admitted but never settled because the process ended. The work
+ * ran at most until its end was noticed, so the time up to then is charged, except what was charged
+ * already. The words are cleared first, so that a reaper that is killed here loses one charge
+ * instead of charging twice. */
 static void charge_unsettled(penstock_reap_op *op, unsigned device) {
   penstock_gate_slot *words = &op->usage->slots[op->slot].gate[device];
   penstock_gate_device *gate = &op->usage->gate[device];
   uint64_t since = take(&words->unsettled_since_ns), ns = take(&words->estimate_ns);
   if (ns > LONGEST_UNSETTLED_NS) ns = LONGEST_UNSETTLED_NS;
-  if (since && since < op->noticed_ns) {
-    uint64_t earliest = op->noticed_ns - LONGEST_UNSETTLED_NS;
-    if (op->noticed_ns > LONGEST_UNSETTLED_NS && since < earliest) since = earliest;
-    ns = penstock_gate_mark(gate, since, op->noticed_ns, UINT64_MAX);
+  uint64_t until = op->noticed_ns;
+  if (since < op->released_ns && op->released_ns < until) until = op->released_ns;
+  if (since && since < until) {
+    uint64_t earliest = until - LONGEST_UNSETTLED_NS;
+    if (until > LONGEST_UNSETTLED_NS && since < earliest) since = earliest;
+    ns = penstock_gate_mark(gate, since, until, UINT64_MAX);
   }
-  uint64_t permille = __atomic_load_n(&gate->debt_permille, __ATOMIC_RELAXED);
+  uint64_t permille = __atomic_load_n(&gate->overdraft_permille, __ATOMIC_RELAXED);
   if (!permille || permille > PENSTOCK_GATE_FULL_PERMILLE) permille = PENSTOCK_GATE_FULL_PERMILLE;
   penstock_gate_charge(gate, (uint32_t)permille, ns);
 }
 
-/* Everything of the slot but its ledger words, whose numbering goes on with the next owner. */
+/* Clears the slot except its ledger words, which the next owner continues to number. */
 static void clear_rest(penstock_slot *slot) {
   __atomic_store_n(&slot->image, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&slot->claimed_ns, 0, __ATOMIC_RELAXED);
@@ -170,26 +174,26 @@ static penstock_reap_state step(penstock_reap_op *op) {
 
 penstock_reap_state penstock_reap_step(penstock_reap_op *op) { return op->state = step(op); }
 
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-bool penstock_reap_slot(penstock_usage_page *usage, const penstock_identity *self, uint32_t slot,
-                        uint64_t victim) {
+static bool reap_slot(penstock_usage_page *usage, const penstock_quota_page *quota,
+                      const penstock_identity *self, uint32_t slot, uint64_t victim) {
   penstock_reap_op op;
-  if (penstock_share_is_arriving(usage, slot)) return false; /* the sender's reaper comes first */
+  /* the reaper of the slot that sends the bytes must run first */
+  if (penstock_share_is_arriving(usage, slot)) return false;
   penstock_reap_begin(&op, usage, self, slot, victim);
-  op.noticed_ns = now_ns();
+  op.noticed_ns = penstock_now_ns();
+  if (quota) {
+    const penstock_limits *limits =
+        &quota->copies[__atomic_load_n(&quota->current, __ATOMIC_ACQUIRE) & 1];
+    op.released_ns = __atomic_load_n(&limits->released_ns, __ATOMIC_RELAXED);
+  }
   while (penstock_reap_step(&op) < PENSTOCK_REAP_DONE) {
   }
   return op.state == PENSTOCK_REAP_DONE;
 }
 
-static uint32_t slots_high(const penstock_usage_page *usage) {
-  uint64_t high = __atomic_load_n(&usage->slots_high, __ATOMIC_ACQUIRE);
-  return high < PENSTOCK_MAX_SLOTS ? (uint32_t)high : PENSTOCK_MAX_SLOTS;
+bool penstock_reap_slot(penstock_usage_page *usage, const penstock_identity *self, uint32_t slot,
+                        uint64_t victim) {
+  return reap_slot(usage, NULL, self, slot, victim);
 }
 
 static bool has_shares(const penstock_usage_page *usage) {
@@ -201,13 +205,13 @@ unsigned penstock_reap_all(penstock_usage_page *usage, const penstock_quota_page
   penstock_identity self;
   penstock_identity_read(usage, &self);
   unsigned reaped = 0;
-  uint32_t high = slots_high(usage);
-  /* Twice: a share is dead once the last process that held it was reaped. */
+  uint32_t high = penstock_slots_high(usage);
+  /* two passes, because a share is dead only once the last process that held it has been reaped */
   for (int pass = 0; pass < (has_shares(usage) ? 2 : 1); pass++) {
     for (uint32_t slot = 0; slot < high; slot++) {
       uint64_t owner = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
       if (penstock_slot_is_dead(usage, quota, &self, slot, owner, true)) {
-        reaped += penstock_reap_slot(usage, &self, slot, owner);
+        reaped += reap_slot(usage, quota, &self, slot, owner);
       }
     }
   }
@@ -216,7 +220,8 @@ unsigned penstock_reap_all(penstock_usage_page *usage, const penstock_quota_page
   return reaped;
 }
 
-/* Memory, an open operation (it may have been applied), or admitted device time. */
+/* Returns whether the slot holds memory or admitted device time on the device, or has an open
+ * operation, which may have been applied. */
 static bool holds_something(const penstock_slot *slot, unsigned device) {
   const penstock_ledger_slot *words = &slot->ledger[device];
   if (__atomic_load_n(&slot->gate[device].estimate_ns, __ATOMIC_RELAXED) != 0) return true;
@@ -226,12 +231,12 @@ static bool holds_something(const penstock_slot *slot, unsigned device) {
          penstock_ledger_seq(intent) != penstock_ledger_seq(charged);
 }
 
-/* Slots that hold a share, or one that its maker was still making: their own words may say nothing.
- */
+/* Finds the slots that hold a share or are making one, because their own words may show no
+ * charge. */
 static void find_holders(const penstock_usage_page *usage, uint64_t *holders) {
   memset(holders, 0, PENSTOCK_MAX_SLOTS / 8);
   if (!has_shares(usage)) return;
-  uint32_t high = slots_high(usage);
+  uint32_t high = penstock_slots_high(usage);
   for (uint32_t slot = 1; slot < high; slot++) {
     const penstock_slot *share = &usage->slots[slot];
     uint64_t owner = __atomic_load_n(&share->owner, __ATOMIC_ACQUIRE);
@@ -248,7 +253,7 @@ static bool reap_pass(penstock_region *region, unsigned device, bool thorough) {
   uint64_t holders[PENSTOCK_MAX_SLOTS / 64];
   find_holders(usage, holders);
   bool reaped = false;
-  uint32_t high = slots_high(usage);
+  uint32_t high = penstock_slots_high(usage);
   for (uint32_t slot = 0; slot < high; slot++) {
     uint64_t owner = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
     if (slot == claim->slot || penstock_owner_state(owner) == PENSTOCK_SLOT_FREE) continue;
@@ -256,7 +261,7 @@ static bool reap_pass(penstock_region *region, unsigned device, bool thorough) {
       continue;
     }
     if (penstock_slot_is_dead(usage, region->quota, &claim->identity, slot, owner, thorough)) {
-      reaped |= penstock_reap_slot(usage, &claim->identity, slot, owner);
+      reaped |= reap_slot(usage, region->quota, &claim->identity, slot, owner);
     }
   }
   return reaped;
@@ -268,17 +273,17 @@ static uint64_t next_time(uint64_t now, uint64_t took_ns, uint64_t period_ns) {
 }
 
 bool penstock_reap_for_refusal(penstock_region *region, unsigned device) {
-  /* Who this process is, is known from its claim. */
   if (device >= PENSTOCK_MAX_DEVICES || penstock_slot_owned(region) < 0) return false;
   penstock_claim *claim = region->claim;
   penstock_usage_page *usage = region->usage;
-  uint64_t began = now_ns();
+  uint64_t began = penstock_now_ns();
   if (began < __atomic_load_n(&claim->next_quick_reap_ns, __ATOMIC_RELAXED)) return false;
   bool thorough = began >= __atomic_load_n(&claim->next_thorough_reap_ns, __ATOMIC_RELAXED);
   int saved_errno = errno;
   bool reaped = reap_pass(region, device, thorough);
-  if (reaped && has_shares(usage)) reap_pass(region, device, thorough); /* shares go last */
-  uint64_t ended = now_ns();
+  /* shares can be reaped only after their holders */
+  if (reaped && has_shares(usage)) reap_pass(region, device, thorough);
+  uint64_t ended = penstock_now_ns();
   __atomic_store_n(
       thorough ? &claim->next_thorough_reap_ns : &claim->next_quick_reap_ns,
       next_time(ended, ended - began, thorough ? THOROUGH_REAP_PERIOD_NS : QUICK_REAP_PERIOD_NS),

@@ -35,7 +35,8 @@ uint32_t penstock_recent_permille(const penstock_recent *recent) {
   uint64_t elapsed_ns = recent->at_ns[last] - recent->at_ns[first];
   uint64_t before_ns = recent->spent_ns[first], now_ns = recent->spent_ns[last];
   if (elapsed_ns == 0 || now_ns <= before_ns) return 0;
-  uint64_t spent_ns = now_ns - before_ns; /* the tenant wrote it: kept within what has passed */
+  /* clamped to the elapsed time below, because the tenant writes this value */
+  uint64_t spent_ns = now_ns - before_ns;
   return spent_ns >= elapsed_ns ? 1000 : (uint32_t)(spent_ns * 1000 / elapsed_ns);
 }
 

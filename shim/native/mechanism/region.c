@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* O_PATH */
+#define _GNU_SOURCE /* for O_PATH */
 #include "mechanism/region.h"
 
 #include <errno.h>
@@ -69,7 +69,7 @@ penstock_error penstock_page_check(int fd, uint64_t magic, uint64_t size) {
   return PENSTOCK_OK;
 }
 
-/* Why a page that exists cannot be opened. */
+/* Returns the error for a failed openat, from errno. */
 static penstock_error why_not(int directory, const char *name, bool writable) {
   if (errno == ENOENT) return PENSTOCK_E_MISSING;
   if (errno == ELOOP || errno == EISDIR) return PENSTOCK_E_NOT_A_FILE;
@@ -83,7 +83,8 @@ static penstock_error why_not(int directory, const char *name, bool writable) {
   return fd >= 0 ? PENSTOCK_E_UNWRITABLE : PENSTOCK_E_UNREADABLE;
 }
 
-/* Opens without following a link in the last place, and without hanging on a pipe. */
+/* Maps a page's file without following a symbolic link in the last path component and without
+ * blocking on a pipe. */
 static penstock_error map_page(int directory, const char *name, uint64_t magic, size_t size,
                                bool writable, void **out) {
   int flags = (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
@@ -103,7 +104,7 @@ static penstock_error map_page(int directory, const char *name, uint64_t magic, 
   return error;
 }
 
-/* Fields that later code uses without looking: paths and counts. */
+/* Checks the fields that later code relies on: strings and counts. */
 static penstock_error check_quota(const penstock_quota_page *quota) {
   if (quota->tenant[sizeof quota->tenant - 1] != 0) return PENSTOCK_E_INVALID;
   if (quota->driver_path[sizeof quota->driver_path - 1] != 0) return PENSTOCK_E_INVALID;
@@ -116,7 +117,7 @@ static penstock_error check_quota(const penstock_quota_page *quota) {
   return PENSTOCK_OK;
 }
 
-/* The version that a page says it has; 0 when it cannot be read. */
+/* Returns the version in a page's header, or 0 if it cannot be read. */
 static uint32_t version_of(const char *directory, const char *name) {
   uint32_t version = 0;
   int folder = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -130,8 +131,8 @@ static uint32_t version_of(const char *directory, const char *name) {
   return version;
 }
 
-/* The page that is the cause: the quota page is looked at first, so it is that one unless it can be
- * used. Empty: neither, or the folder itself. */
+/* Returns the name of the page that caused the error: the quota page, which is opened first, unless
+ * that is valid. Returns an empty string if the error concerns no page, or the directory itself. */
 static const char *page_at_fault(const char *directory, penstock_error error) {
   if (error == PENSTOCK_E_NO_MEMORY || error == PENSTOCK_E_NO_SLOT) return "";
   int folder = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -197,7 +198,7 @@ static penstock_error map_both(penstock_region *region, const char *directory, b
   return error;
 }
 
-/* The claim lies in a page of its own: the kernel wipes whole pages. */
+/* Maps the claim on a page of its own, because the kernel wipes whole pages on fork. */
 static penstock_error map_claim(penstock_region *region) {
   size_t size = (size_t)sysconf(_SC_PAGESIZE);
   _Static_assert(sizeof(penstock_claim) <= 4096, "the claim fits a page");
@@ -235,8 +236,8 @@ void penstock_region_close(penstock_region *region) {
   memset(region, 0, sizeof *region);
 }
 
-/* Word by word, as the writer stores them; each with acquire, so that the generation is looked at
- * after them. */
+/* Copies word by word, as the writer stores the words. Each load has acquire order, so that the
+ * generation is read after them. */
 static void copy_limit(penstock_device_limit *to, const penstock_device_limit *from) {
   _Static_assert(sizeof *to % 8 == 0, "a device's limit is whole words");
   uint64_t words[sizeof *to / 8];
@@ -248,8 +249,9 @@ static void copy_limit(penstock_device_limit *to, const penstock_device_limit *f
 
 bool penstock_region_device_limit(const penstock_region *region, unsigned device,
                                   penstock_device_limit *out) {
-  /* A copy is rewritten only after the index has moved on, so a retry finds the other copy. Bounded
-   * nevertheless: a writer that publishes without pause must not hold a reader. */
+  /* A copy is rewritten only after `current` has moved on, so a retry reads the other copy. The
+   * number of retries is bounded, so that a writer that publishes continuously cannot block a
+   * reader. */
   for (int i = 0; i < 8; i++) {
     const penstock_limits *limits = penstock_region_limits(region);
     uint64_t before = __atomic_load_n(&limits->generation, __ATOMIC_ACQUIRE);

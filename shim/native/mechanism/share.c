@@ -8,24 +8,20 @@
 
 #define HOLDER_WORDS (PENSTOCK_MAX_SLOTS / 64)
 #define SEVERAL_FILES UINT64_MAX
-#define JOIN_ATTEMPTS 64 /* while somebody looks whether the share is still held */
+/* attempts while another process checks whether the share is still held */
+#define JOIN_ATTEMPTS 64
 
-static penstock_share name(uint32_t slot, uint64_t owner) {
+static penstock_share id_of(uint32_t slot, uint64_t owner) {
   return (uint64_t)(penstock_owner_generation(owner) + 1) << 32 | slot;
 }
 
-static bool is_named(uint64_t owner, penstock_share share) {
+static bool has_id(uint64_t owner, penstock_share share) {
   return penstock_owner_state(owner) == PENSTOCK_SLOT_SHARED &&
          penstock_owner_generation(owner) + 1 == share >> 32;
 }
 
 static uint64_t owner_of(const penstock_region *region, uint32_t slot) {
   return __atomic_load_n(&region->usage->slots[slot].owner, __ATOMIC_SEQ_CST);
-}
-
-static uint32_t slots_high(const penstock_usage_page *usage) {
-  uint64_t high = __atomic_load_n(&usage->slots_high, __ATOMIC_ACQUIRE);
-  return high < PENSTOCK_MAX_SLOTS ? (uint32_t)high : PENSTOCK_MAX_SLOTS;
 }
 
 static void set_bit(penstock_slot *share, uint32_t holder) {
@@ -68,16 +64,16 @@ bool penstock_share_is_arriving(const penstock_usage_page *usage, uint32_t slot)
 
 void penstock_share_forget(penstock_usage_page *usage, uint32_t slot) {
   if (__atomic_load_n(&usage->shares_made, __ATOMIC_ACQUIRE) == 0) return;
-  uint32_t high = slots_high(usage);
+  uint32_t high = penstock_slots_high(usage);
   for (uint32_t i = 1; i < high; i++) {
     uint64_t word = __atomic_load_n(&usage->slots[i].holders[slot / 64], __ATOMIC_RELAXED);
     if (word >> slot % 64 & 1) clear_bit(&usage->slots[i], slot);
   }
 }
 
-/* Shares of that name made before are of memory that is gone, or will be. */
-static void retire_name(penstock_usage_page *usage, uint64_t key) {
-  uint32_t high = slots_high(usage);
+/* Clears `key` from earlier shares, whose memory is gone or about to go. */
+static void clear_key(penstock_usage_page *usage, uint64_t key) {
+  uint32_t high = penstock_slots_high(usage);
   for (uint32_t i = 1; i < high; i++) {
     uint64_t expected = key;
     __atomic_compare_exchange_n(&usage->slots[i].share_key, &expected, 0, 0, __ATOMIC_ACQ_REL,
@@ -85,7 +81,7 @@ static void retire_name(penstock_usage_page *usage, uint64_t key) {
   }
 }
 
-/* Steps 2 to 4. */
+/* Moves bytes into a share: steps 2 to 4 of the protocol in share.h. */
 static bool move(penstock_region *region, uint32_t from, uint32_t to, unsigned device,
                  uint64_t units) {
   penstock_ledger_slot *mine = &region->usage->slots[from].ledger[device];
@@ -124,21 +120,21 @@ penstock_share penstock_share_make(penstock_region *region, unsigned device, uin
     penstock_reap_slot(usage, &region->claim->identity, (uint32_t)taken, owner);
     return 0;
   }
-  retire_name(usage, key);
+  clear_key(usage, key);
   __atomic_store_n(&share->share_key, key, __ATOMIC_RELEASE);
   set_bit(share, (uint32_t)own);
   uint64_t shared = penstock_owner_with_state(owner, PENSTOCK_SLOT_SHARED);
   __atomic_store_n(&share->owner, shared, __ATOMIC_SEQ_CST);
-  return name((uint32_t)taken, shared);
+  return id_of((uint32_t)taken, shared);
 }
 
 void penstock_share_rename(penstock_region *region, penstock_share share, uint64_t key) {
-  retire_name(region->usage, key);
+  clear_key(region->usage, key);
   penstock_slot *slot = &region->usage->slots[penstock_share_slot(share)];
   __atomic_store_n(&slot->share_key, key, __ATOMIC_RELEASE);
 }
 
-/* Where the share's mark lies, if that is one node alone. */
+/* Returns the share's mark, with its file if that is a single device node. */
 static penstock_mark read_mark(const penstock_slot *slot) {
   penstock_mark mark = {.offset = mark_of(slot),
                         .file = __atomic_load_n(&slot->image, __ATOMIC_ACQUIRE)};
@@ -147,9 +143,9 @@ static penstock_mark read_mark(const penstock_slot *slot) {
   return mark;
 }
 
-/* The node is told before the mark is there: who finds another one already says that they differ.
- */
-static void tell_node(penstock_slot *slot, int descriptor) {
+/* Records the descriptor's device node, before the mark is set. If another node has been recorded
+ * already, records that there are several. */
+static void record_node(penstock_slot *slot, int descriptor) {
   penstock_mark mine;
   uint64_t seen = 0;
   penstock_mark_describe(descriptor, &mine);
@@ -164,7 +160,7 @@ static void tell_node(penstock_slot *slot, int descriptor) {
 bool penstock_share_mark(penstock_region *region, penstock_share share, int descriptor) {
   penstock_slot *slot = &region->usage->slots[penstock_share_slot(share)];
   uint64_t offset = penstock_mark_draw(), seen = 0;
-  tell_node(slot, descriptor);
+  record_node(slot, descriptor);
   bool is_first = __atomic_compare_exchange_n(&slot->share_mark, &seen, offset, 0, __ATOMIC_SEQ_CST,
                                               __ATOMIC_SEQ_CST);
   if (penstock_mark_put(descriptor, is_first ? offset : seen)) return true;
@@ -180,10 +176,11 @@ uint64_t penstock_share_bytes(const penstock_region *region, penstock_share shar
   return penstock_ledger_charged(region, device, penstock_share_slot(share));
 }
 
-/* A share of which only descriptors may be left. True if it went. The descriptors are looked at
- * before the bits are. */
-static bool look(penstock_usage_page *usage, const penstock_identity *self, uint32_t index,
-                 penstock_mark_look *with) {
+/* Reaps a share that has no holders and no open descriptors. Descriptors are checked before the
+ * last check of the holders, because a process may have joined by a descriptor and then closed
+ * it. */
+static bool reap_if_closed(penstock_usage_page *usage, const penstock_identity *self,
+                           uint32_t index, penstock_mark_look *with) {
   penstock_slot *slot = &usage->slots[index];
   uint64_t owner = __atomic_load_n(&slot->owner, __ATOMIC_SEQ_CST);
   penstock_mark mark = read_mark(slot);
@@ -200,9 +197,9 @@ unsigned penstock_shares_look(penstock_usage_page *usage, const penstock_identit
   unsigned gone = 0;
   if (__atomic_load_n(&usage->shares_made, __ATOMIC_ACQUIRE) == 0) return 0;
   penstock_mark_look with = {0};
-  uint32_t high = slots_high(usage);
+  uint32_t high = penstock_slots_high(usage);
   for (uint32_t i = 1; i < high; i++) {
-    if (mark_of(&usage->slots[i])) gone += look(usage, self, i, &with);
+    if (mark_of(&usage->slots[i])) gone += reap_if_closed(usage, self, i, &with);
   }
   penstock_mark_look_end(&with);
   return gone;
@@ -228,13 +225,13 @@ bool penstock_share_is_held_elsewhere(const penstock_region *region, penstock_sh
   return is_open;
 }
 
-/* Whether `slot` was joined: the bit first, then the look. */
+/* Joins the share in `slot`. Sets the bit first and then checks that the share still exists. */
 static bool join(penstock_region *region, uint32_t slot, uint32_t own, uint64_t owner) {
   penstock_slot *share = &region->usage->slots[slot];
   for (int attempt = 0; attempt < JOIN_ATTEMPTS; attempt++) {
     set_bit(share, own);
     uint64_t now = owner_of(region, slot);
-    if (is_named(now, name(slot, owner))) return true;
+    if (has_id(now, id_of(slot, owner))) return true;
     clear_bit(share, own);
     if (penstock_owner_state(now) != PENSTOCK_SLOT_REAPING) break;
   }
@@ -246,14 +243,14 @@ penstock_share penstock_share_join(penstock_region *region, uint64_t key) {
   if (key == 0 || __atomic_load_n(&usage->shares_made, __ATOMIC_ACQUIRE) == 0) return 0;
   int own = penstock_slot_own(region);
   if (own < 0) return 0;
-  uint32_t high = slots_high(usage);
+  uint32_t high = penstock_slots_high(usage);
   for (uint32_t slot = 1; slot < high; slot++) {
     if (__atomic_load_n(&usage->slots[slot].share_key, __ATOMIC_ACQUIRE) != key &&
         mark_of(&usage->slots[slot]) != key) {
       continue;
     }
     uint64_t owner = owner_of(region, slot);
-    if (join(region, slot, (uint32_t)own, owner)) return name(slot, owner);
+    if (join(region, slot, (uint32_t)own, owner)) return id_of(slot, owner);
   }
   return 0;
 }
@@ -264,9 +261,9 @@ void penstock_share_leave(penstock_region *region, penstock_share share) {
   if (own < 0 || share == 0 || slot >= PENSTOCK_MAX_SLOTS) return;
   uint64_t owner = owner_of(region, slot);
   clear_bit(&region->usage->slots[slot], (uint32_t)own);
-  if (is_named(owner, share) && !has_holder(&region->usage->slots[slot])) {
+  if (has_id(owner, share) && !has_holder(&region->usage->slots[slot])) {
     penstock_mark_look with = {0};
-    look(region->usage, &region->claim->identity, slot, &with);
+    reap_if_closed(region->usage, &region->claim->identity, slot, &with);
     penstock_mark_look_end(&with);
   }
 }
@@ -276,7 +273,7 @@ penstock_error penstock_share_attempt(penstock_region *region, penstock_share sh
   return penstock_ledger_attempt_in(region, penstock_share_slot(share), device, bytes);
 }
 
-/* The slot of a share that is gone may be another's by now. */
+/* Checks the generation, because the slot of a share that is gone may have another owner. */
 void penstock_share_release(penstock_region *region, penstock_share share, unsigned device,
                             uint64_t bytes) {
   uint32_t slot = penstock_share_slot(share);

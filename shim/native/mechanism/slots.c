@@ -7,16 +7,17 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/files.h"
+#include "mechanism/clock.h"
 #include "mechanism/lock.h"
 #include "mechanism/reap.h"
 #include "mechanism/share.h"
 
-/* How many slots a claim looks at for dead owners. Few, so that the first call in a process costs
- * the same however many processes there are; enough that slots in use track living processes. */
+/* Number of slots that a claim checks for dead owners. It is small, so that the cost of a process's
+ * first call does not depend on the number of processes, and large enough to keep up with processes
+ * that end. */
 #define PROBES_PER_CLAIM 8
 
 #ifndef MADV_POPULATE_WRITE
@@ -40,7 +41,8 @@ static ssize_t read_small(const char *path, char *buffer, size_t size) {
   return got;
 }
 
-/* /proc/<who>/stat. The command may hold anything, so count fields from the last parenthesis. */
+/* Reads /proc/<who>/stat. The command may contain any characters, so fields are counted from the
+ * last parenthesis. */
 static bool read_stat(const char *who, stat_line *out) {
   char path[40], line[1024];
   snprintf(path, sizeof path, "/proc/%s/stat", who);
@@ -81,7 +83,7 @@ void penstock_identity_find(const penstock_usage_page *usage, penstock_identity 
   }
 }
 
-/* Enters `key` into the table if it is not there; one compare-and-swap an entry. */
+/* Adds `key` to the table if it is not there, by one compare-and-swap. */
 static void enter_namespaces(penstock_usage_page *usage, uint64_t key) {
   for (uint32_t i = 0; key && i < PENSTOCK_MAX_PID_NAMESPACES; i++) {
     uint64_t seen = __atomic_load_n(&usage->pid_namespaces[i], __ATOMIC_ACQUIRE);
@@ -101,7 +103,8 @@ void penstock_identity_read(penstock_usage_page *usage, penstock_identity *out) 
   if (!read_stat("self", &line)) return;
   out->start_ticks = line.start_ticks;
   out->image = line.image;
-  /* After unshare(CLONE_NEWPID) without a new /proc mount, /proc shows other pids than ours. */
+  /* After unshare(CLONE_NEWPID) without a new /proc mount, /proc shows process IDs of another
+   * namespace. */
   out->proc_is_ours = line.pid == out->pid;
   out->namespaces = own_namespaces();
   enter_namespaces(usage, out->namespaces);
@@ -110,8 +113,8 @@ void penstock_identity_read(penstock_usage_page *usage, penstock_identity *out) 
 
 static bool differs(uint64_t a, uint64_t b) { return a != 0 && b != 0 && a != b; }
 
-/* Exec keeps pid and start time. Only a living slot's image is its owner's: a reaper's is not
- * recorded. */
+/* Returns true if the process has called exec, which keeps its pid and start time. Only for LIVE
+ * slots, because the image of a reaper is not recorded. */
 static bool image_replaced(const penstock_usage_page *usage, uint32_t slot, uint64_t owner,
                            uint64_t image) {
   if (penstock_owner_state(owner) != PENSTOCK_SLOT_LIVE) return false;
@@ -145,19 +148,14 @@ bool penstock_slot_is_dead(const penstock_usage_page *usage, const penstock_quot
   snprintf(who, sizeof who, "%u", pid);
   if (!read_stat(who, &line)) return false;
   if (start_differs(owner, line.start_ticks)) return true;
-  /* A zombie's memory and files are gone, but its leader may be a zombie while threads live on. */
+  /* A zombie's memory and files are gone, unless only its main thread has ended and others live
+   * on. */
   if ((line.state == 'Z' || line.state == 'X') && line.threads <= 1) return true;
   return image_replaced(usage, slot, owner, line.image);
 }
 
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-/* Memory behind a slot never touched before: where the page's file system is full, fail here and
- * not by a SIGBUS later. Old kernels do not know the call. */
+/* Allocates the memory behind a slot. If the page's file system is full, the failure occurs here
+ * instead of as SIGBUS later. Returns true on old kernels, which lack the system call. */
 static bool slot_has_memory(penstock_usage_page *usage, uint32_t slot) {
   uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;
   uintptr_t begin = (uintptr_t)&usage->slots[slot] & ~page;
@@ -176,9 +174,9 @@ static bool try_claim(penstock_region *region, uint32_t slot, uint64_t free_word
                                    __ATOMIC_RELAXED)) {
     return false;
   }
-  /* Informational from here on, and cleared again before the slot is free. */
+  /* The fields from here on are informational, and are cleared again before the slot is freed. */
   __atomic_store_n(&mine->image, self->image, __ATOMIC_RELEASE);
-  __atomic_store_n(&mine->claimed_ns, now_ns(), __ATOMIC_RELAXED);
+  __atomic_store_n(&mine->claimed_ns, penstock_now_ns(), __ATOMIC_RELAXED);
   char command[sizeof mine->command + 1] = {0};
   ssize_t length = read_small("/proc/self/comm", command, sizeof command);
   if (length > 0 && command[length - 1] == '\n') command[length - 1] = 0;
@@ -189,16 +187,11 @@ static bool try_claim(penstock_region *region, uint32_t slot, uint64_t free_word
   return true;
 }
 
-static uint32_t slots_high(const penstock_usage_page *usage) {
-  uint64_t high = __atomic_load_n(&usage->slots_high, __ATOMIC_ACQUIRE);
-  return high < PENSTOCK_MAX_SLOTS ? (uint32_t)high : PENSTOCK_MAX_SLOTS;
-}
-
-/* Reaps the dead among the first `probes` owned slots at or after `start`. */
+/* Reaps dead owners among the first `probes` owned slots from `start` on. */
 static void reap_some(penstock_region *region, uint32_t start, uint32_t probes) {
   penstock_usage_page *usage = region->usage;
   const penstock_identity *self = &region->claim->identity;
-  uint32_t high = slots_high(usage);
+  uint32_t high = penstock_slots_high(usage);
   for (uint32_t i = 0; i < high && probes > 0; i++) {
     uint32_t slot = (start + i) % high;
     uint64_t owner = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
@@ -210,12 +203,11 @@ static void reap_some(penstock_region *region, uint32_t start, uint32_t probes) 
   }
 }
 
-/* One pass over the table: what this process's former image (exec) held is taken back at once, and
- * the first free slot is claimed. */
+/* Takes back what this process held before an exec, and claims the first free slot. */
 static bool claim_used_before(penstock_region *region) {
   penstock_usage_page *usage = region->usage;
   const penstock_identity *self = &region->claim->identity;
-  uint32_t high = slots_high(usage);
+  uint32_t high = penstock_slots_high(usage);
   for (uint32_t slot = 0; slot < high; slot++) {
     uint64_t owner = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
     if (penstock_owner_state(owner) != PENSTOCK_SLOT_FREE &&
@@ -234,8 +226,8 @@ static bool claim_used_before(penstock_region *region) {
   return false;
 }
 
-/* The high mark rises before the slot is claimed: a slot above it would be invisible to reapers.
- * False without memory for it. */
+/* Raises the high mark before the slot is claimed, because reapers do not see slots above it.
+ * Returns false if there is no memory for the slot. */
 static bool raise_high(penstock_usage_page *usage, uint32_t slot) {
   if (!slot_has_memory(usage, slot)) return false;
   uint64_t high = __atomic_load_n(&usage->slots_high, __ATOMIC_ACQUIRE);
@@ -247,7 +239,7 @@ static bool raise_high(penstock_usage_page *usage, uint32_t slot) {
 
 static penstock_error claim_next(penstock_region *region) {
   penstock_usage_page *usage = region->usage;
-  for (uint32_t slot = slots_high(usage); slot < PENSTOCK_MAX_SLOTS; slot++) {
+  for (uint32_t slot = penstock_slots_high(usage); slot < PENSTOCK_MAX_SLOTS; slot++) {
     if (!raise_high(usage, slot)) return PENSTOCK_E_NO_MEMORY;
     uint64_t owner = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
     if (penstock_owner_state(owner) == PENSTOCK_SLOT_FREE && try_claim(region, slot, owner)) {
@@ -263,7 +255,8 @@ int penstock_slot_take_free(penstock_region *region, uint32_t from, uint32_t to,
   for (uint32_t slot = from; slot < to; slot++) {
     uint64_t seen = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
     if (penstock_owner_state(seen) != PENSTOCK_SLOT_FREE) continue;
-    if (slot >= slots_high(usage) && !raise_high(usage, slot)) return -PENSTOCK_E_NO_MEMORY;
+    if (slot >= penstock_slots_high(usage) && !raise_high(usage, slot))
+      return -PENSTOCK_E_NO_MEMORY;
     *owner = penstock_owner_pack(PENSTOCK_SLOT_REAPING, self->pid_namespace, self->pid,
                                  penstock_owner_generation(seen) + 1, self->start_ticks);
     if (__atomic_compare_exchange_n(&usage->slots[slot].owner, &seen, *owner, 0, __ATOMIC_ACQ_REL,
@@ -276,8 +269,8 @@ int penstock_slot_take_free(penstock_region *region, uint32_t from, uint32_t to,
 
 static penstock_error claim_slot(penstock_region *region) {
   penstock_identity_read(region->usage, &region->claim->identity);
-  uint32_t high = slots_high(region->usage);
-  if (high > 0) reap_some(region, (uint32_t)(now_ns() / 1000 % high), PROBES_PER_CLAIM);
+  uint32_t high = penstock_slots_high(region->usage);
+  if (high > 0) reap_some(region, (uint32_t)(penstock_now_ns() / 1000 % high), PROBES_PER_CLAIM);
   if (claim_used_before(region)) return PENSTOCK_OK;
   penstock_error error = claim_next(region);
   if (error == PENSTOCK_OK) return PENSTOCK_OK;
@@ -285,7 +278,7 @@ static penstock_error claim_slot(penstock_region *region) {
   return claim_used_before(region) ? PENSTOCK_OK : error;
 }
 
-/* Where the kernel cannot wipe on fork: forget what the parent held. */
+/* Clears the parent's claim on kernels that cannot wipe it on fork. */
 static void forget_if_forked(penstock_claim *claim) {
   if (claim->compare_pid && claim->owned && claim->identity.pid != (uint32_t)getpid()) {
     memset(claim, 0, sizeof *claim);
@@ -293,8 +286,8 @@ static void forget_if_forked(penstock_claim *claim) {
   }
 }
 
-/* The owner word is looked at as well: a slot that was taken from this process, rightly or not, is
- * not used any more. */
+/* Returns whether this process still owns its slot. Compares the owner word too, so that a slot
+ * that was reaped, even by mistake, is no longer used. */
 static bool holds(const penstock_region *region) {
   const penstock_claim *claim = region->claim;
   if (!__atomic_load_n(&claim->owned, __ATOMIC_ACQUIRE)) return false;

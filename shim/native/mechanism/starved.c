@@ -7,15 +7,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* A look takes some microseconds: none at each of many waits. */
-#define LOOK_EVERY_NS 100000000
-#define TICK_NS 10000000 /* clocks that are read cheaply are behind by up to this */
+/* minimum time between two reads, which take some microseconds each */
+#define READ_PERIOD_NS 100000000
+#define TICK_NS 10000000 /* maximum delay of clocks that are cheap to read */
 
-static __thread uint64_t looked_at_ns, kept_ns;
+static __thread uint64_t read_at_ns, delay_ns;
 
-/* The scheduler's own count, the second word (Documentation/scheduler/sched-stats.rst). By bare
- * system calls: a thread must not be cancelled here. */
-static bool look(uint64_t *ns) {
+/* Reads the scheduler's run delay, the second word of schedstat
+ * (Documentation/scheduler/sched-stats.rst). Uses system calls, because the functions of libc are
+ * cancellation points. */
+static bool read_run_delay(uint64_t *ns) {
   char line[80], *end;
   int saved_errno = errno;
   long fd = syscall(SYS_openat, AT_FDCWD, "/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
@@ -30,14 +31,14 @@ static bool look(uint64_t *ns) {
 }
 
 void penstock_starved_begin(uint64_t now_ns) {
-  if (now_ns < looked_at_ns + LOOK_EVERY_NS) return;
-  if (!look(&kept_ns)) kept_ns = UINT64_MAX; /* nothing is beyond what nobody knows */
-  looked_at_ns = now_ns;
+  if (now_ns < read_at_ns + READ_PERIOD_NS) return;
+  if (!read_run_delay(&delay_ns)) delay_ns = UINT64_MAX; /* unknown; no later value is larger */
+  read_at_ns = now_ns;
 }
 
 uint64_t penstock_starved_ns(uint64_t since_ns) {
-  uint64_t before = kept_ns;
-  if (!looked_at_ns || looked_at_ns + LOOK_EVERY_NS + TICK_NS < since_ns) return 0;
-  /* A fork's child begins anew. */
-  return look(&kept_ns) && kept_ns > before ? kept_ns - before : 0;
+  uint64_t before = delay_ns;
+  if (!read_at_ns || read_at_ns + READ_PERIOD_NS + TICK_NS < since_ns) return 0;
+  /* The value is smaller in the child of a fork, where the count starts at 0. */
+  return read_run_delay(&delay_ns) && delay_ns > before ? delay_ns - before : 0;
 }

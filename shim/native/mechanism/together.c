@@ -1,17 +1,20 @@
-/* Devices whose work waits for each other: collectives, pipelines, hand-overs. See gate.h. */
+/* Devices that are "together": work on one waits for work on another, as in collectives and
+ * pipelines (gate.h). */
 #include <stdbool.h>
 
 #include "mechanism/gate.h"
 
-/* Seen once it may be chance; seen twice within this time it is not, and holds for so long. */
+/* A single overrun may be chance. Two within AGAIN_NS make devices count as together for
+ * HOLDS_NS. */
 #define AGAIN_NS 1000000000
 #define HOLDS_NS 10000000000
-/* Devices that are together let the same launches go, so what overruns there only waits for a
- * launch that is on its way; unless it does so for this long. */
+/* Duration of an overrun that counts even between devices that are together. Devices that are
+ * together admit the same launches, so that a shorter overrun usually only means that a launch is
+ * about to come. */
 #define DESPITE_NS 2000000
-/* Launches that go for work that overruns: this part of how long it has. */
+/* divisor: launches that are let go because of an overrun may take this fraction of its duration */
 #define OVERRUN_PART 256
-/* Ends of one step lie no farther apart than this, nor than half a step. */
+/* The ends of one step on several devices are at most this far apart, and at most half a step. */
 #define SAME_STEP_NS 3000000
 
 static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
@@ -20,7 +23,8 @@ static void store(uint64_t *word, uint64_t value) {
   __atomic_store_n(word, value, __ATOMIC_RELAXED);
 }
 
-/* Work that overruns is charged as it goes on. For as long as it does, a little more may go. */
+/* Counts a launch as overdraft if it is within the allowance, and returns 1 if it is. The allowance
+ * grows with the overrun, because work that overruns is charged meanwhile. */
 static int overdraw(penstock_gate_device *gate, uint64_t overrun_ns, uint64_t cost_ns) {
   uint64_t used = load(&gate->overdraft_ns);
   do {
@@ -32,7 +36,7 @@ static int overdraw(penstock_gate_device *gate, uint64_t overrun_ns, uint64_t co
 }
 
 void penstock_gate_let_back(penstock_gate_device *gate, uint64_t ns) {
-  uint64_t used = load(&gate->overdraft_ns); /* zero again once the gate has opened */
+  uint64_t used = load(&gate->overdraft_ns); /* reset to 0 whenever the gate opens */
   while (!__atomic_compare_exchange_n(&gate->overdraft_ns, &used, used > ns ? used - ns : 0, 0,
                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
@@ -42,7 +46,8 @@ int penstock_gate_is_together(const penstock_gate_device *gate, uint64_t now_ns)
   return load(&gate->together_until_ns) > now_ns;
 }
 
-/* Of two threads that note something at once, one may be lost: the next time tells again. */
+/* Records an overrun. If two threads record something at the same time, one record may be lost; the
+ * overrun will be seen again. */
 static void note_overrun(penstock_gate_device *gates, unsigned devices, unsigned held,
                          unsigned waiting, uint64_t now_ns) {
   penstock_gate_device *one = &gates[held], *other = &gates[waiting];
@@ -59,7 +64,7 @@ static void note_overrun(penstock_gate_device *gates, unsigned devices, unsigned
   }
 }
 
-/* What the latest of them owes, all owe; their own accounts stay as they are. */
+/* Returns the latest paid_until_ns of the devices in `all`. */
 static uint64_t latest_paid_ns(const penstock_gate_device *gates, unsigned devices, uint64_t all) {
   uint64_t latest = 0;
   for (unsigned i = 0; i < devices; i++) {
@@ -69,8 +74,9 @@ static uint64_t latest_paid_ns(const penstock_gate_device *gates, unsigned devic
   return latest;
 }
 
-/* Has one that is together with it come farther: to a later step of the program's, or farther in
- * the same one? A program's steps end with a wait, on all devices at about the same time. */
+/* Returns true if a device that is together with `here` has progressed further: to a later step of
+ * the program, or further in the same step. A step ends with a wait, on all devices at about the
+ * same time. */
 static bool is_behind(const penstock_gate_device *gates, unsigned devices, unsigned here) {
   const penstock_gate_device *gate = &gates[here];
   uint64_t others = load(&gate->together), count = load(&gate->let_go);
@@ -100,13 +106,14 @@ int penstock_gate_let_go(penstock_gate_device *gates, unsigned devices, unsigned
 void penstock_gate_drained(penstock_gate_device *gate, uint64_t now_ns) {
   if (__builtin_expect(!penstock_gate_is_together(gate, now_ns), 1)) return;
   uint64_t before = load(&gate->step_ns), length = load(&gate->step_length_ns);
-  uint64_t took = now_ns - before; /* mostly longer: it holds waits at the gate */
+  uint64_t took = now_ns - before; /* usually too long, because it includes waits at the gate */
   if (before) store(&gate->step_length_ns, !length || took < length ? took : length + length / 8);
   store(&gate->step_ns, now_ns);
   store(&gate->let_go, 0);
 }
 
-/* Its gate was opened or shut: so are theirs. */
+/* Opens or shuts the gates of the devices that are together with `here`, whose gate has just been
+ * opened or shut. */
 static void follow_together(penstock_gate_device *gates, unsigned devices, unsigned here) {
   uint64_t all = load(&gates[here].together), closed = load(&gates[here].closed);
   for (unsigned i = 0; i < devices; i++) {

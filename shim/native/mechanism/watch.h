@@ -1,17 +1,19 @@
-/* Process descriptors (pidfds) that show whether the holders of a tenant's slots have ended: one
- * call for all of them, at any time, zombies included. Otherwise only /proc shows a zombie, and
- * reading it costs too much for thousands of processes every second.
+/* Process descriptors (pidfds) that show whether the owners of a tenant's slots have ended. One
+ * call checks all of them at any time and detects zombies. Without descriptors only /proc shows a
+ * zombie, and reading /proc costs too much for thousands of processes every second.
  *
- * Plain C without inline code: cffi reads this very file.
+ * Plain C without inline code, because cffi parses this header.
  */
 #pragma once
 
 #include <stdint.h>
 
-#define PENSTOCK_WATCHED 64 /* slots of a tenant; others are checked without a descriptor */
+/* number of slots of a tenant that are watched; the others are checked without a descriptor */
+#define PENSTOCK_WATCHED 64
 
 typedef struct penstock_watch {
-  uint32_t open;                     /* descriptors */
-  uint64_t owners[PENSTOCK_WATCHED]; /* owner word of the slot of this index; 0: not watched */
+  uint32_t open; /* number of open descriptors */
+  /* owner word of the slot with the same index, 0 if it is not watched */
+  uint64_t owners[PENSTOCK_WATCHED];
   int32_t pidfds[PENSTOCK_WATCHED];
 } penstock_watch;

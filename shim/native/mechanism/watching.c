@@ -6,25 +6,25 @@
 #include <unistd.h>
 
 #ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434 /* the same on all that came to Linux since */
+#define SYS_pidfd_open 434 /* the number is the same on all architectures */
 #endif
 
 uint64_t penstock_watch_ended(const penstock_watch *watch) {
-  struct pollfd asked[PENSTOCK_WATCHED];
+  struct pollfd polled[PENSTOCK_WATCHED];
   uint32_t slots[PENSTOCK_WATCHED], count = 0;
   for (uint32_t slot = 0; count < watch->open && slot < PENSTOCK_WATCHED; slot++) {
     if (!watch->owners[slot]) continue;
-    asked[count] = (struct pollfd){watch->pidfds[slot], POLLIN, 0};
+    polled[count] = (struct pollfd){watch->pidfds[slot], POLLIN, 0};
     slots[count++] = slot;
   }
-  if (!count || poll(asked, count, 0) <= 0) return 0;
+  if (!count || poll(polled, count, 0) <= 0) return 0;
   uint64_t ended = 0;
   for (uint32_t i = 0; i < count; i++)
-    if (asked[i].revents) ended |= (uint64_t)1 << slots[i];
+    if (polled[i].revents) ended |= (uint64_t)1 << slots[i];
   return ended;
 }
 
-static void let_go(penstock_watch *watch, uint32_t slot) {
+static void stop_watching(penstock_watch *watch, uint32_t slot) {
   if (!watch->owners[slot]) return;
   close(watch->pidfds[slot]);
   watch->owners[slot] = 0;
@@ -44,11 +44,11 @@ bool penstock_watch_slot(penstock_watch *watch, const penstock_usage_page *usage
                          bool may_open) {
   if (slot >= PENSTOCK_WATCHED) return false;
   if (owner && watch->owners[slot] == owner) return true;
-  let_go(watch, slot);
+  stop_watching(watch, slot);
   if (!may_open || !can_be_watched(self, owner)) return false;
   int pidfd = (int)syscall(SYS_pidfd_open, (pid_t)penstock_owner_pid(owner), 0);
   if (pidfd < 0) return false;
-  /* Asked after it was opened: whoever has the pid now is who is held on to. */
+  /* Checked after opening, because the descriptor refers to the process that has the pid now. */
   if (penstock_slot_is_dead(usage, NULL, self, slot, owner, true)) {
     close(pidfd);
     return false;
@@ -60,5 +60,6 @@ bool penstock_watch_slot(penstock_watch *watch, const penstock_usage_page *usage
 }
 
 void penstock_watch_forget(penstock_watch *watch, uint32_t from) {
-  for (uint32_t slot = from; watch->open && slot < PENSTOCK_WATCHED; slot++) let_go(watch, slot);
+  for (uint32_t slot = from; watch->open && slot < PENSTOCK_WATCHED; slot++)
+    stop_watching(watch, slot);
 }

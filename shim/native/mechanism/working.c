@@ -15,26 +15,28 @@ static bool any_work(const penstock_usage_page *usage, unsigned device, uint32_t
   return false;
 }
 
-static void look_at(penstock_usage_page *usage, unsigned device, uint32_t group) {
+static void check_group(penstock_usage_page *usage, unsigned device, uint32_t group) {
   uint64_t *word = &usage->gate[device].working[group / 64], bit = (uint64_t)1 << group % 64;
   bool known = __atomic_load_n(word, __ATOMIC_RELAXED) & bit;
   bool works = any_work(usage, device, group);
   if (known && !works) {
     __atomic_fetch_and(word, ~bit, __ATOMIC_SEQ_CST);
     known = false;
-    works = any_work(usage, device, group); /* who came meanwhile may have seen the bit */
+    /* A process that added work meanwhile may have seen the bit still set. */
+    works = any_work(usage, device, group);
   }
   if (works && !known) __atomic_fetch_or(word, bit, __ATOMIC_SEQ_CST);
 }
 
-/* Groups above the high mark are looked at where they have a bit, which nobody should have set. */
-void penstock_working_look(penstock_usage_page *usage, unsigned device, uint64_t now_ns) {
+/* Scans the slots below the high mark, and those above it if their group has a bit, which should
+ * not occur. */
+void penstock_working_scan(penstock_usage_page *usage, unsigned device, uint64_t now_ns) {
   penstock_gate_device *gate = &usage->gate[device];
-  uint32_t looked = __atomic_load_n(&gate->working_looked, __ATOMIC_RELAXED);
-  uint32_t now = (uint32_t)(now_ns / PENSTOCK_WORKING_TICK_NS); /* comes round after 52 days */
-  bool early = now - looked < PENSTOCK_WORKING_LOOK_NS / PENSTOCK_WORKING_TICK_NS;
+  uint32_t scanned = __atomic_load_n(&gate->working_scanned, __ATOMIC_RELAXED);
+  uint32_t now = (uint32_t)(now_ns / PENSTOCK_WORKING_TICK_NS); /* wraps around after 52 days */
+  bool early = now - scanned < PENSTOCK_WORKING_SCAN_NS / PENSTOCK_WORKING_TICK_NS;
   if (__builtin_expect(early, 1)) return;
-  if (!__atomic_compare_exchange_n(&gate->working_looked, &looked, now, false, __ATOMIC_RELAXED,
+  if (!__atomic_compare_exchange_n(&gate->working_scanned, &scanned, now, false, __ATOMIC_RELAXED,
                                    __ATOMIC_RELAXED)) {
     return;
   }
@@ -42,6 +44,6 @@ void penstock_working_look(penstock_usage_page *usage, unsigned device, uint64_t
   for (uint32_t group = 0; group < GROUPS; group++) {
     uint64_t bits = __atomic_load_n(&gate->working[group / 64], __ATOMIC_RELAXED);
     bool used = (uint64_t)group * PENSTOCK_WORKING_SLOTS < high;
-    if (used || (bits >> group % 64 & 1)) look_at(usage, device, group);
+    if (used || (bits >> group % 64 & 1)) check_group(usage, device, group);
   }
 }

@@ -1,19 +1,21 @@
-/* Which processes of a tenant have gate work now, so that a launch checks only those and not all
- * slots that were ever used: most may be shares, or belong to processes that are gone or idle.
+/* Records which processes of a tenant have gate work now, so that a launch checks only those and
+ * not all slots that were ever used. Most of the slots may be shares, or belong to processes that
+ * are gone or idle.
  *
- * A bit in the device's gate words stands for a few adjacent slots. A process sets it when it
- * admits a launch: work first, bit second. Only a *look* at all slots clears it, which the first
- * launch after PENSTOCK_WORKING_LOOK_NS makes: bit first, then work once more. So the next look at
- * the latest sees work without a bit, whether the process was killed between the two or its release
- * knows no bits. A bit without work costs one slot's walk until then.
+ * A bit in the device's gate words stands for a few adjacent slots. A process that admits a launch
+ * stores its work first and then sets the bit. Only a *scan* of all slots clears a bit: it clears
+ * the bit first and then checks for work once more. The first launch after PENSTOCK_WORKING_SCAN_NS
+ * makes a scan. Work without a bit is therefore found by the next scan at the latest, whether the
+ * process was killed between the two stores or runs a release that knows no bits. A bit without
+ * work costs a check of its slots until the next scan.
  */
 #pragma once
 
 #include "mechanism/region.h"
 
-#define PENSTOCK_WORKING_LOOK_NS (96 * PENSTOCK_WORKING_TICK_NS)
+#define PENSTOCK_WORKING_SCAN_NS (96 * PENSTOCK_WORKING_TICK_NS)
 
-/* The process of `slot` has just added to its estimate on the device. */
+/* Records that the process of `slot` has just added to its estimate on the device. */
 static inline void penstock_working_note(penstock_gate_device *gate, uint32_t slot) {
   uint32_t group = slot / PENSTOCK_WORKING_SLOTS;
   uint64_t *word = &gate->working[group / 64], bit = (uint64_t)1 << group % 64;
@@ -22,18 +24,18 @@ static inline void penstock_working_note(penstock_gate_device *gate, uint32_t sl
   }
 }
 
-/* Looks at all slots unless another thread or process did so recently. */
-void penstock_working_look(penstock_usage_page *usage, unsigned device, uint64_t now_ns);
+/* Checks all slots, unless another thread or process did so recently. */
+void penstock_working_scan(penstock_usage_page *usage, unsigned device, uint64_t now_ns);
 
-/* A walk over the slots that may have work:
+/* Iterator over the slots that may have work:
  *   for (penstock_working at = penstock_working_begin(usage, device);
  *        penstock_working_next(gate, &at);)
  *     … at.slot … */
 typedef struct penstock_working {
-  uint64_t bits; /* still to come of the current word */
+  uint64_t bits; /* bits of the current word that are still to be visited */
   uint32_t word;
-  uint32_t slot; /* always below PENSTOCK_MAX_SLOTS … */
-  uint32_t high; /* … and, but for the first of a group, below the high mark */
+  uint32_t slot; /* current slot, always below PENSTOCK_MAX_SLOTS */
+  uint32_t high; /* high mark: `slot` is below it, except for the first slot of a group */
 } penstock_working;
 
 static inline penstock_working penstock_working_begin(const penstock_usage_page *usage,

@@ -1,5 +1,5 @@
-/* Which devices a tenant sees: those it was granted, numbered as in its grant. Others are not found
- * by any name. Handles are the real library's own. */
+/* The tenant's view of devices. A tenant sees the devices that it was granted, numbered as in its
+ * grant, and cannot find any others. Device handles are those of the real library. */
 #include <string.h>
 
 #include "driver.h"
@@ -37,7 +37,7 @@ nvmlReturn_t HOOK_NAME(nvmlDeviceGetCount)(unsigned *count) {
 nvmlReturn_t HOOK_NAME(nvmlDeviceGetHandleByIndex_v2)(unsigned index, nvmlDevice_t *device) {
   TENANT_OR_REFUSE(region);
   if (!device || index >= penstock_region_device_count(region)) {
-    unsigned count; /* an uninitialised library says so first */
+    unsigned count; /* unused; the call returns the error of an uninitialised library */
     nvmlReturn_t result = REAL(nvmlDeviceGetCount_v2)(&count);
     return result == NVML_SUCCESS ? NVML_ERROR_INVALID_ARGUMENT : result;
   }
@@ -48,7 +48,7 @@ nvmlReturn_t HOOK_NAME(nvmlDeviceGetHandleByIndex)(unsigned index, nvmlDevice_t 
   return HOOK_NAME(nvmlDeviceGetHandleByIndex_v2)(index, device);
 }
 
-/* Ends a look-up by name: the handle is handed out only if it is of a granted device. */
+/* Finishes a lookup by name: returns handles of granted devices only. */
 static nvmlReturn_t only_granted(const penstock_region *region, nvmlReturn_t result,
                                  nvmlDevice_t *device) {
   if (result != NVML_SUCCESS || penstock_nvml_grant_of(region, *device) >= 0) return result;
@@ -57,7 +57,7 @@ static nvmlReturn_t only_granted(const penstock_region *region, nvmlReturn_t res
   if (REAL(nvmlDeviceIsMigDeviceHandle)(*device, &is_mig) == NVML_SUCCESS && is_mig &&
       REAL(nvmlDeviceGetDeviceHandleFromMigDeviceHandle)(*device, &parent) == NVML_SUCCESS &&
       penstock_nvml_grant_of(region, parent) >= 0) {
-    return result; /* a part of a granted device */
+    return result; /* the handle belongs to a part of a granted device */
   }
   *device = NULL;
   return NVML_ERROR_NOT_FOUND;
@@ -93,11 +93,11 @@ nvmlReturn_t HOOK_NAME(nvmlDeviceGetIndex)(nvmlDevice_t device, unsigned *index)
   nvmlReturn_t result = REAL(nvmlDeviceGetIndex)(device, index);
   int grant = result == NVML_SUCCESS ? penstock_nvml_grant_of(region, device) : -1;
   if (grant >= 0) *index = (unsigned)grant;
-  return result; /* a MIG device's index is within its parent */
+  return result; /* the index of a MIG device counts within its parent device */
 }
 
-/* Keeps the granted ones of a list of handles. With no buffer, or too small a one, the caller is
- * told the real library's number, which is never too small. */
+/* Reduces a list of handles to the granted devices. If the caller passes no buffer, or one that is
+ * too small, it receives the real library's count, which is never too small. */
 static nvmlReturn_t filter_handles(const penstock_region *region, nvmlReturn_t result,
                                    unsigned *count, nvmlDevice_t *devices) {
   if (result != NVML_SUCCESS || !devices) return result;

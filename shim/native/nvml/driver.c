@@ -11,20 +11,21 @@
 
 __attribute__((visibility("default"))) const int penstock_nvml_shim = 1;
 
-static char no_library; /* its address stands for "looked for, not there" */
+static char no_library; /* marker whose address means "searched for and not found" */
 
 static nvmlReturn_t answer_no_permission(void) { return NVML_ERROR_NO_PERMISSION; }
 static nvmlReturn_t answer_no_library(void) { return NVML_ERROR_LIBRARY_NOT_FOUND; }
 static nvmlReturn_t answer_no_function(void) { return NVML_ERROR_FUNCTION_NOT_FOUND; }
 
-/* The one function whose answer is not a code: what the shim's own codes mean. */
+/* Returns the text of the shim's own errors for nvmlErrorString. */
 static const char *own_error_string(nvmlReturn_t result) {
   if (result == NVML_ERROR_NO_PERMISSION) return "Insufficient Permissions (no Penstock tenant)";
   if (result == NVML_ERROR_LIBRARY_NOT_FOUND) return "NVML Shared Library Not Found";
   return result == NVML_SUCCESS ? "Success" : "Unknown Error";
 }
 
-/* Plain dlopen: the libcuda shim's own leaves this library's calls alone. */
+/* Opened with plain dlopen, because the CUDA shim's dlopen does not redirect calls of this
+ * library. */
 static const penstock_search below = {
     .file = "libnvidia-ml.so.1", .marker = PENSTOCK_NVML_MARKER, .open = dlopen};
 
@@ -32,12 +33,14 @@ static void *open_library(const penstock_region *region) {
   char path[sizeof region->quota->nvml_path + 1] = {0};
   memcpy(path, region->quota->nvml_path, sizeof path - 1);
   if (!path[0]) return penstock_search_below(&below);
-  void *library = penstock_open_below(&below, path); /* no search: the page says which one */
+  /* no search is needed, because the page names the library */
+  void *library = penstock_open_below(&below, path);
   if (!library) penstock_log("nvml: the quota page names %s, which cannot be opened", path);
   return library;
 }
 
-/* Two threads may both open it; dlopen gives both the same. */
+/* Opens the real library once. Two threads may both open it, which is harmless, because dlopen
+ * returns the same handle to both. */
 static void *library(const penstock_region *region) {
   static void *opened;
   void *found = __atomic_load_n(&opened, __ATOMIC_ACQUIRE);

@@ -1,4 +1,5 @@
-/* Memory as the tenant has it: the quota is the total, the ledger what is used. */
+/* Device memory as the tenant sees it: the total is its quota, and the used amount comes from the
+ * ledger. */
 #include "mechanism/ledger.h"
 
 #include "driver.h"
@@ -8,8 +9,8 @@ static unsigned long long least(unsigned long long a, unsigned long long b) {
   return a < b ? a : b;
 }
 
-/* free: what the quota leaves, but never more than the device has. A quota that was lowered below
- * the use leaves nothing. */
+/* Free memory is what is left of the quota, but at most what is free on the device. It is 0 if the
+ * quota was lowered below the use. */
 static nvmlReturn_t tenant_memory(const penstock_region *region, unsigned grant,
                                   nvmlDevice_t device, nvmlMemory_t *memory) {
   nvmlMemory_t whole;
@@ -37,7 +38,7 @@ nvmlReturn_t HOOK_NAME(nvmlDeviceGetMemoryInfo_v2)(nvmlDevice_t device, nvmlMemo
   nvmlReturn_t result = tenant_memory(region, (unsigned)grant, device, &plain);
   if (result != NVML_SUCCESS) return result;
   memory->total = plain.total;
-  memory->reserved = 0; /* what the driver keeps for itself is not the tenant's */
+  memory->reserved = 0; /* the driver's own reserve does not count for the tenant */
   memory->free = plain.free;
   memory->used = plain.used;
   return NVML_SUCCESS;

@@ -1,17 +1,17 @@
-/* Process lists: the driver's own, of which the tenant sees its own processes. */
+/* Process lists: the driver's lists, reduced to the tenant's own processes. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "driver.h"
 #include "tenant.h"
 
-#define ROOM_FOR_NEW 16 /* processes that may start between two calls */
+#define ROOM_FOR_NEW 16 /* room for processes that start between two calls */
 #define TRIES 8
 
-/* Every version of these functions has this form; entries begin with the pid. */
+/* Every version of these functions has this signature, and every list entry begins with the pid. */
 typedef nvmlReturn_t (*list_function)(nvmlDevice_t, unsigned *, void *);
 
-/* The driver's whole list, allocated; its own error otherwise. */
+/* Allocates and returns the driver's whole list, or returns its error. */
 static nvmlReturn_t whole_list(list_function list, nvmlDevice_t device, size_t entry_bytes,
                                unsigned *count, char **entries) {
   unsigned capacity = 0;
@@ -30,7 +30,8 @@ static nvmlReturn_t whole_list(list_function list, nvmlDevice_t device, size_t e
   return result;
 }
 
-/* Copies the tenant's entries to the caller, in NVML's manner: `*count` is how many there are. */
+/* Copies the entries of the tenant's processes to the caller. As in NVML, `*count` receives the
+ * total number of entries. */
 static nvmlReturn_t list_own(list_function list, nvmlDevice_t device, unsigned *count, void *infos,
                              size_t entry_bytes) {
   GRANT_OR_REFUSE(region, grant, device);
@@ -70,7 +71,8 @@ PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
 PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
 PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 
-/* The driver's whole list of `all->mode`, with an array allocated (NULL: there are none). */
+/* Fetches the driver's whole list of `all->mode` into an allocated array, which is NULL if the list
+ * is empty. */
 static nvmlReturn_t whole_details(nvmlDevice_t device, nvmlProcessDetailList_t *all) {
   all->procArray = NULL;
   all->numProcArrayEntries = 0;
@@ -109,7 +111,7 @@ nvmlReturn_t HOOK_NAME(nvmlSystemGetProcessName)(unsigned pid, char *name, unsig
   TENANT_OR_REFUSE(region);
   penstock_nvml_members members = penstock_nvml_members_of(region);
   if (!penstock_nvml_is_member(&members, pid)) {
-    unsigned count; /* an uninitialised library says so first */
+    unsigned count; /* unused; the call returns the error of an uninitialised library */
     nvmlReturn_t result = REAL(nvmlDeviceGetCount_v2)(&count);
     return result == NVML_SUCCESS ? NVML_ERROR_NOT_FOUND : result;
   }

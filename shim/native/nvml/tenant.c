@@ -11,10 +11,10 @@
 #include "common/tenant_directory.h"
 #include "mechanism/slots.h"
 
-/* Every call of NVML may come here. */
-static void say_once(const char *path, penstock_error error) {
-  static bool said;
-  if (__atomic_exchange_n(&said, true, __ATOMIC_RELAXED)) return;
+/* Logs only the first failure, because every NVML call may fail this way. */
+static void log_once(const char *path, penstock_error error) {
+  static bool logged;
+  if (__atomic_exchange_n(&logged, true, __ATOMIC_RELAXED)) return;
   if (!path) {
     penstock_log("no tenant: PENSTOCK_TENANT_DIR is not set and " PENSTOCK_MOUNTED_DIRECTORY
                  " is not there; NVML is refused");
@@ -33,15 +33,15 @@ static const penstock_region *open_tenant(void) {
   penstock_region *region = path ? calloc(1, sizeof *region) : NULL;
   penstock_error error = region ? penstock_region_open_view(region, path) : PENSTOCK_E_MISSING;
   if (error != PENSTOCK_OK) {
-    say_once(path, error);
+    log_once(path, error);
     free(region);
-    return NULL; /* looked for again at the next call */
+    return NULL; /* the next call tries again */
   }
   if (!__atomic_compare_exchange_n(&attached, &known, region, false, __ATOMIC_ACQ_REL,
                                    __ATOMIC_ACQUIRE)) {
     penstock_region_close(region);
     free(region);
-    return known; /* another thread was first */
+    return known; /* another thread was faster */
   }
   return region;
 }
@@ -59,19 +59,19 @@ penstock_nvml_members penstock_nvml_members_of(const penstock_region *region) {
   return (penstock_nvml_members){region, known ? (uint32_t)self.st_ino : 0};
 }
 
-/* A slot whose namespace is not known (no /proc there) says 0, as a member without /proc does. */
+/* Returns the pid namespace of a slot's owner, or 0 if it is unknown (no /proc), as in
+ * penstock_nvml_members_of. */
 static uint32_t namespace_of(const penstock_usage_page *usage, uint64_t owner) {
   uint32_t index = penstock_owner_namespace(owner);
   if (index >= PENSTOCK_MAX_PID_NAMESPACES) return 0;
-  /* the low half is the pid namespace's inode, see mechanism/slots.c */
+  /* the low half is the inode of the pid namespace (mechanism/slots.c) */
   return (uint32_t)__atomic_load_n(&usage->pid_namespaces[index], __ATOMIC_ACQUIRE);
 }
 
 bool penstock_nvml_is_member(const penstock_nvml_members *members, unsigned pid) {
   const penstock_usage_page *usage = members->region->usage;
-  uint64_t high = __atomic_load_n(&usage->slots_high, __ATOMIC_ACQUIRE);
-  if (high > PENSTOCK_MAX_SLOTS) high = PENSTOCK_MAX_SLOTS;
-  for (uint64_t slot = 0; slot < high; slot++) {
+  uint32_t high = penstock_slots_high(usage);
+  for (uint32_t slot = 0; slot < high; slot++) {
     uint64_t owner = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
     if (penstock_owner_state(owner) == PENSTOCK_SLOT_LIVE && penstock_owner_pid(owner) == pid &&
         namespace_of(usage, owner) == members->pid_namespace) {
@@ -88,7 +88,7 @@ static int hex_digit(char c) {
   return -1;
 }
 
-/* "GPU-xxxxxxxx-…" or "MIG-xxxxxxxx-…" as 16 bytes; false for anything else. */
+/* Parses "GPU-xxxxxxxx-…" or "MIG-xxxxxxxx-…" into 16 bytes. Returns false for any other text. */
 static bool parse_uuid(const char *text, uint8_t *uuid) {
   if (strncmp(text, "GPU-", 4) != 0 && strncmp(text, "MIG-", 4) != 0) return false;
   unsigned digits = 0;
@@ -127,7 +127,7 @@ nvmlReturn_t penstock_nvml_granted(const penstock_region *region, unsigned grant
       return NVML_SUCCESS;
     }
   }
-  /* The granted device has gone from the machine, or its handle is not to be had. */
+  /* The granted device is no longer in the machine, or has no handle. */
   return result == NVML_SUCCESS ? NVML_ERROR_GPU_IS_LOST : result;
 }
 

@@ -1,5 +1,5 @@
-/* Utilisation as the tenant causes it: samples of its own processes, and their sum as the device's.
- */
+/* Utilisation as the tenant sees it: the samples of its own processes, and their sum as the
+ * device's utilisation. */
 #include <stdlib.h>
 #include <time.h>
 
@@ -8,9 +8,11 @@
 
 #define ROOM_FOR_NEW 16
 #define TRIES 8
-#define LOOK_BACK_US 1000000 /* device utilisation: the last second, as real devices do at most */
+/* window of device utilisation: the last second, which is the longest that real devices use */
+#define LOOK_BACK_US 1000000
 
-/* Every process's samples since then, allocated. NOT_FOUND when nobody did anything. */
+/* Allocates and returns the samples of all processes since `since_us`, or returns NOT_FOUND if
+ * there are none. */
 static nvmlReturn_t whole_samples(nvmlDevice_t device, unsigned long long since_us,
                                   nvmlProcessUtilizationSample_t **samples, unsigned *count) {
   unsigned capacity = 0;
@@ -28,7 +30,7 @@ static nvmlReturn_t whole_samples(nvmlDevice_t device, unsigned long long since_
   return result;
 }
 
-/* The tenant's samples, moved to the front. */
+/* Moves the tenant's samples to the front of the array and returns how many there are. */
 static unsigned keep_own(const penstock_region *region, nvmlProcessUtilizationSample_t *samples,
                          unsigned count) {
   penstock_nvml_members members = penstock_nvml_members_of(region);
@@ -80,7 +82,7 @@ nvmlReturn_t HOOK_NAME(nvmlDeviceGetProcessesUtilizationInfo)(
 
 static unsigned percent(unsigned sum) { return sum > 100 ? 100 : sum; }
 
-/* Newest sample of each of the tenant's processes, summed. */
+/* Sums the newest sample of each of the tenant's processes. */
 static void sum_newest(const nvmlProcessUtilizationSample_t *samples, unsigned count,
                        nvmlUtilization_t *rates) {
   unsigned busy = 0, memory = 0;

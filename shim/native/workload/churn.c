@@ -1,8 +1,8 @@
-/* penstock-churn: asks for more device memory than it will be given, over and over, and says what
- * became of it, as one line of JSON.
+/* penstock-churn: repeatedly allocates device memory until an allocation is refused, and prints the
+ * result as one line of JSON.
  *
- * An ordinary CUDA program that knows nothing of the shim. It holds allocations of random sizes
- * until one is refused, gives half of them back, and goes on.
+ * It is an ordinary CUDA program that knows nothing of the shim. It holds allocations of random
+ * sizes until one is refused, frees half of them, and continues.
  *
  *   penstock-churn [SECONDS [MOST_BYTES [SEED]]]      default 1, 1 GiB, 1
  */

@@ -1,16 +1,19 @@
-/* penstock-collective: ranks that compute and then meet, over and over, as training over several
- * devices does: each step some kernels, then one a peer that waits for that peer's step.
+/* penstock-collective: ranks that alternately compute and wait for each other, as in training on
+ * several devices. Each step has some kernels, followed by one kernel for each peer that waits for
+ * that peer.
  *
- * An ordinary CUDA program that knows nothing of the shim. PAGE is a file that all ranks share, by
- * their process or as processes of their own: a line of words a rank (see `line`), which is also
- * where a benchmark reads how far they are. It must be there, as long as the ranks need, and zero.
+ * It is an ordinary CUDA program that knows nothing of the shim. PAGE is a file that all ranks
+ * share, in one process or several. It has a line of words for each rank (see `line`), from which a
+ * benchmark also reads the ranks' progress. The file must exist, be long enough for all ranks, and
+ * be zeroed.
  *
  *   penstock-collective PAGE RANKS [--rank N] [--one-device] [--work-us N] [--kernels N]
  *                       [--seconds S]
  *
- * --rank: this process is that rank alone, else it has a thread for each. Rank N has device N.
- * --one-device: the ranks are streams of one thread on device 0, which hand over to each other.
- * After S seconds (default 600) it ends itself, wherever it is: who watches it ends it before.
+ * --rank N makes this process only that rank; without it, the process has a thread for each rank.
+ * Rank N uses device N. With --one-device, the ranks are streams of one thread on device 0 that
+ * wait for each other. The program ends after S seconds (default 600), unless its parent ends it
+ * earlier.
  */
 #define _GNU_SOURCE
 #define __CUDA_API_VERSION_INTERNAL
@@ -26,16 +29,19 @@
 
 enum { MOST_RANKS = 16, PAGE_BYTES = 4096 };
 
-/* What stands in the page of a rank. */
+/* One rank's line in the page. */
 typedef struct line {
-  uint64_t arrived;  /* at this step; its kernel writes it */
-  uint64_t steps;    /* that have ended */
-  uint64_t ended_ns; /* CLOCK_MONOTONIC, of the last one */
-  uint64_t hold_ns;  /* written by others: how long the rank is to sleep before its next step */
+  uint64_t arrived;  /* the step that the rank has reached, written by its kernel */
+  uint64_t steps;    /* number of completed steps */
+  uint64_t ended_ns; /* CLOCK_MONOTONIC time at the end of the last step */
+  /* written by other programs: how long the rank sleeps before its next step */
+  uint64_t hold_ns;
   uint64_t unused[4];
 } line;
 
-/* `meet` ends when the word at `there` is `wanted` or more; as it begins it stores its own. */
+/* The kernel `meet` stores its own word when it starts, and ends when the word at `there` is at
+ * least `wanted`.
+ */
 static const char ptx[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry penstock_spin(.param .u64 duration)\n{\n"
@@ -74,7 +80,7 @@ typedef struct place {
   long rank;
   CUstream stream;
   CUfunction spin, meet;
-  CUdeviceptr page; /* of the lines, on the rank's device */
+  CUdeviceptr page; /* address of the page on the rank's device */
 } place;
 
 static void find_functions(void) {
@@ -100,7 +106,7 @@ static void share_page(const char *path) {
   close(fd);
 }
 
-/* The rank's device is entered by the calling thread. The page is registered once a process. */
+/* Makes the rank's context current in this thread. The page is registered once per process. */
 static void settle(place *self, long rank) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   static bool registered;
@@ -129,7 +135,7 @@ static void launch_work(const place *self) {
           "cuLaunchKernel");
 }
 
-/* A kernel waits for one peer; all of them together for all. */
+/* Launches a kernel for each peer, which waits until the peer has reached the step. */
 static void launch_meeting(const place *self, uint64_t step) {
   const uint64_t own = self->page + (uint64_t)self->rank * sizeof(line);
   for (long i = 1; i < options.ranks; i++) {

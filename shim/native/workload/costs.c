@@ -1,9 +1,9 @@
-/* penstock-costs: what a driver and its device cost in time and memory, as one line of JSON: the
- * figures that a device profile of the simulated GPU holds, under the same names, and a few that
- * the gate takes for granted. An ordinary CUDA program that knows nothing of the shim.
+/* penstock-costs: measures what a driver and its device cost in time and memory. It prints, as one
+ * line of JSON, the figures of a simulated GPU's device profile under their own names, and a few
+ * figures that the gate assumes. It is an ordinary CUDA program that knows nothing of the shim.
  *
- * What the device's own clock must say (kernels' length and gap) is left out where it tells
- * nothing, as on a simulated device.
+ * Figures that need the device's own clock (duration and gap of kernels) are omitted where that
+ * clock is not available, as on a simulated device.
  *
  *   penstock-costs [CALLS]      default 2000
  */
@@ -96,8 +96,8 @@ static void launch_spin(uint64_t duration_ns) {
   check(cu.launch(spin, 1, 1, 1, 32, 1, 1, 0, stream, params, NULL), "cuLaunchKernel");
 }
 
-/* Times CALL by itself, the queue drained untimed before it can fill; the median goes out as NAME.
- */
+/* Times each CALL separately and prints the median as NAME. The queue is drained before it can
+ * fill, which is not timed. */
 #define TIME_CALL(name, CALL)             \
   do {                                    \
     for (size_t i = 0; i < calls; i++) {  \
@@ -128,7 +128,7 @@ static void time_stream_calls(void) {
   TIME_CALL("stream_op_ns", cu.write_value(stream, word_address, i, 0));
 }
 
-/* Small allocations share a slab, large ones bring their own. */
+/* Times small allocations, which share a slab, and large ones, which have slabs of their own. */
 static void time_allocations(void) {
   CUdeviceptr keep, pointer;
   size_t free_before, free_after, total;
@@ -136,7 +136,8 @@ static void time_allocations(void) {
   if (!frees) exit(1);
   check(cu.info(&free_before, &total), "cuMemGetInfo");
   say("memory_total_bytes", (double)total);
-  check(cu.alloc(&keep, 512), "cuMemAlloc"); /* its slab stays while the others are timed */
+  /* keeps its slab allocated while the others are timed */
+  check(cu.alloc(&keep, 512), "cuMemAlloc");
   for (int large = 0; large < 2; large++) {
     const size_t count = large ? calls / 10 : calls;
     for (size_t i = 0; i < count; i++) {
@@ -150,7 +151,7 @@ static void time_allocations(void) {
     say(large ? "memory_slab_ns" : "memory_call_ns", median(samples, count));
     say(large ? "memory_slab_free_ns" : "memory_free_ns", median(frees, count));
   }
-  /* The slab's size: what is missing as soon as the small allocations need another one. */
+  /* The size of a slab is the drop in free memory when the small allocations need another one. */
   size_t least = SIZE_MAX;
   check(cu.info(&free_before, &total), "cuMemGetInfo");
   for (int i = 0; i < 64; i++) {
@@ -164,7 +165,7 @@ static void time_allocations(void) {
   free(frees);
 }
 
-/* The least that two events are apart is the step of their clock. */
+/* Finds the tick of the events' clock: the smallest difference between two events. */
 static void find_event_tick(void) {
   CUevent a, b;
   float step_ms = 1e9f, apart_ms;
@@ -181,7 +182,7 @@ static void find_event_tick(void) {
   if (step_ms < 1e9f) say("event_tick_ns", (double)step_ms * 1e6);
 }
 
-/* Launches behind a long kernel until one has to wait for room. */
+/* Finds the queue depth by launching after a long kernel until a launch blocks. */
 static void find_queue_depth(void) {
   CUdeviceptr place;
   check(cu.alloc(&place, 8), "cuMemAlloc");
@@ -232,9 +233,9 @@ static size_t fetch_segments(uint64_t *segments) {
   return stored;
 }
 
-/* By the device's clock: the gap between kernels of a stream, an empty kernel's length, how long a
- * launch on an idle stream takes to begin. A single-block stream runs in order, so do its segments.
- */
+/* Measures by the device's clock the gap between kernels of a stream, the duration of an empty
+ * kernel, and the delay of a launch on an idle stream. Single-block kernels of a stream run in
+ * order, so their segments are in order. */
 static void time_kernels(void) {
   static uint64_t segments[SEGMENTS * 4];
   (void)fetch_segments(segments);
@@ -246,7 +247,7 @@ static void time_kernels(void) {
     samples[count++] = segments[4 * i] - segments[4 * i - 3];
   const double gap_ns = median(samples, count);
   say("kernel_gap_ns", gap_ns);
-  launch_spin(5000000); /* the host gets ahead */
+  launch_spin(5000000); /* lets the host get ahead of the device */
   for (int i = 0; i < TINY_RUNS; i++) launch_spin(0);
   drain();
   stored = fetch_segments(segments);

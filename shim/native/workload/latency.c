@@ -1,8 +1,9 @@
-/* penstock-latency: what single driver calls cost the caller, in nanoseconds, as JSON.
+/* penstock-latency: measures what single driver calls cost the caller, in nanoseconds, and prints
+ * the result as JSON.
  *
- * An ordinary CUDA program: it knows nothing of the shim, so that the same binary run with and
- * without it gives the difference. Every call is timed by itself; the queue is drained, untimed,
- * before it can fill.
+ * It is an ordinary CUDA program that knows nothing of the shim, so that running the same binary
+ * with and without the shim shows the difference. Every call is timed separately. The queue is
+ * drained before it can fill, which is not timed.
  *
  *   penstock-latency [CALLS]      default 20000
  */
@@ -14,7 +15,7 @@
 
 enum { DRAIN_EVERY = 256, ALLOCATION_BYTES = 1 << 20 };
 
-/* One empty kernel; the simulated device gives it a duration by its name. */
+/* An empty kernel. The simulated device gives it a duration by its name. */
 static const char ptx[] =
     ".version 7.0\n.target sm_52\n.address_size 64\n"
     ".visible .entry penstock_tiny()\n{\nret;\n}\n";

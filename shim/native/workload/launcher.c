@@ -1,16 +1,16 @@
-/* penstock-launcher: keeps a device busy in a chosen manner and says how its launches fared, as one
- * line of JSON.
+/* penstock-launcher: keeps a device busy in a chosen way and prints the latency of its launches as
+ * one line of JSON.
  *
- * An ordinary CUDA program: it finds the driver by dlopen and cuGetProcAddress as the runtime does,
- * and knows nothing of the shim. Its kernel spins for as long as its parameter says: by the
- * device's clock on a real device, by the rule "penstock_spin=param0" on a simulated one.
+ * It is an ordinary CUDA program that knows nothing of the shim. It finds the driver by dlopen and
+ * cuGetProcAddress, as the runtime does. Its kernel spins for the time in its parameter: on a real
+ * device by the device's clock, on a simulated one by the rule "penstock_spin=param0".
  *
  *   penstock-launcher [--kernel-us N] [--jitter PERCENT] [--seconds S] [--threads N] [--streams N]
  *                     [--graph NODES] [--sync-every N] [--gap-us N] [--launches N] [--device N]
  *                     [--copy-bytes N] [--default-stream] [--per-thread] [--start-at NS]
  *
- * Each thread has streams of its own, unless all are to launch on the default stream, or each on
- * its own default stream (--per-thread).
+ * Each thread has its own streams, unless all threads launch on the default stream
+ * (--default-stream) or each on its own default stream (--per-thread).
  */
 #define _GNU_SOURCE
 #define __CUDA_API_VERSION_INTERNAL
@@ -61,7 +61,7 @@ typedef struct worker {
   uint64_t launches;
   uint64_t worst_ns;
   uint64_t sum_ns;
-  uint64_t histogram[BUCKETS]; /* of launch latency: 16 steps an octave */
+  uint64_t histogram[BUCKETS]; /* launch latencies, 16 buckets per octave */
 } worker;
 
 static void sleep_until(uint64_t ns) {

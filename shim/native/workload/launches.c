@@ -1,19 +1,19 @@
-/* penstock-launches: what a launch costs the caller, in nanoseconds, as JSON, in the ways in which
- * programs launch: back to back or singly, of one kind or of many, by several threads at once, and
- * after something that may have left a cost behind.
+/* penstock-launches: measures what a launch costs the caller, in nanoseconds, and prints the result
+ * as JSON. It measures several ways of launching: back to back or singly, of one kind or many, by
+ * several threads at the same time, and after operations that may slow down later launches.
  *
- * An ordinary CUDA program that knows nothing of the shim. Its kernels are as short as
- * --kernel-us says, so that nothing has to wait at a gate. A kind is a function with a grid.
+ * It is an ordinary CUDA program that knows nothing of the shim. Its kernels take --kernel-us,
+ * which is short enough that no launch waits at a gate. A kind is a function with a grid.
  *
  *   penstock-launches [--calls N] [--gap-us N] [--kinds N] [--threads N] [--default-stream]
  *                     [--pause-us N] [--kernel-us N]
  *                     [--after grids|modules|shares [--count N] [--seconds S]]
  *
- * Without a gap each stream is drained, untimed, after every kind once (256 launches of one kind),
- * and the caller sleeps for as long as --pause-us says.
- * --after: the same launches before and after COUNT new grids, modules that are loaded, used and
- * unloaded, or allocations that are shared with other processes; these end after S seconds at the
- * latest, and "reached" is how many there were.
+ * Without a gap, each stream is drained, untimed, after one launch of every kind (after 256
+ * launches if there is one kind), and the caller sleeps for --pause-us. With --after, the same
+ * launches are timed before and after COUNT steps. A step makes a new grid, or loads, uses and
+ * unloads a module, or shares an allocation with other processes. The steps end after S seconds at
+ * the latest; "reached" is the number of steps made.
  */
 #define _GNU_SOURCE
 #define __CUDA_API_VERSION_INTERNAL
@@ -30,7 +30,8 @@ enum { MOST_THREADS = 64, MOST_KINDS = 4096, FUNCTIONS = 20, DRAIN_EVERY = 256 }
 enum { SHARE_BYTES = 2 << 20, STEPS_KEPT = 1024, PTX_BYTES = 512 };
 
 #define PTX_HEAD ".version 7.0\n.target sm_52\n.address_size 64\n"
-/* Spins as long as its parameter says; the simulated device knows it by the end of its name. */
+/* Spins for the time in its parameter. The simulated device recognises it by the end of its name.
+ */
 static const char function_ptx[] =
     ".visible .entry penstock_%02d_spin(.param .u64 duration)\n{\n"
     ".reg .u64 %%start, %%now, %%limit;\n.reg .pred %%more;\n"
@@ -79,7 +80,7 @@ static void find_functions(void) {
   load_driver(wanted, sizeof wanted / sizeof *wanted, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
 }
 
-/* A module of `count` functions, and these. */
+/* Loads a module with `count` functions. */
 static CUmodule load_functions(CUfunction *found, int count) {
   static __thread char text[sizeof PTX_HEAD + FUNCTIONS * PTX_BYTES];
   size_t length = sizeof PTX_HEAD - 1;
@@ -106,8 +107,8 @@ static void launch_kind(long kind, CUstream stream) {
   launch(functions[kind % FUNCTIONS], 1 + (unsigned)(kind / FUNCTIONS), 1, stream);
 }
 
-/* Spins: a program that launches singly computes between two launches, and one that slept would
- * be measured with the cold caches that it wakes up with. */
+/* Spins instead of sleeping, because a program that launches singly computes between launches.
+ * After a sleep, the measurement would include cold caches. */
 static void wait_until(uint64_t when_ns) {
   while (now_ns() < when_ns) {
   }
@@ -137,13 +138,13 @@ static void *work(void *argument) {
   check(driver.context_set(context), "cuCtxSetCurrent");
   if (!options.default_stream)
     check(cu.stream_create(&self->stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-  time_launches(self->stream, self->samples, (options.calls + 3) / 4); /* warms up */
+  time_launches(self->stream, self->samples, (options.calls + 3) / 4); /* warm up */
   pthread_barrier_wait(&start);
   time_launches(self->stream, self->samples, options.calls);
   return NULL;
 }
 
-/* All threads at once; their samples lie one behind the other. */
+/* Runs all threads at the same time and stores their samples one thread after another. */
 static void run_threads(uint64_t *samples) {
   static worker workers[MOST_THREADS];
   if (pthread_barrier_init(&start, NULL, (unsigned)options.threads) != 0) exit(1);
@@ -154,7 +155,7 @@ static void run_threads(uint64_t *samples) {
   for (long i = 0; i < options.threads; i++) pthread_join(workers[i].thread, NULL);
 }
 
-/* One new grid, module or share; returns how long the calls took that a program waits for. */
+/* Makes one new grid, module or share. Returns the duration of its blocking calls. */
 static uint64_t step_once(long number, CUstream stream) {
   const uint64_t begin_ns = now_ns();
   if (options.after[0] == 'g') {
@@ -178,12 +179,12 @@ static uint64_t step_once(long number, CUstream stream) {
   return now_ns() - begin_ns;
 }
 
-/* The same launches before and after the steps, by this thread. */
+/* Times the same launches before and after the steps, in this thread. */
 static void run_steps(uint64_t *samples) {
   static uint64_t steps[STEPS_KEPT];
   CUstream stream;
   check(cu.stream_create(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-  time_launches(stream, samples, (options.calls + 3) / 4); /* warms up */
+  time_launches(stream, samples, (options.calls + 3) / 4); /* warm up */
   time_launches(stream, samples, options.calls);
   printf("{\n");
   report_samples("before", samples, (size_t)options.calls, ",");

@@ -1,10 +1,12 @@
-/* What a program sees of the driver and NVML, for `penstock doctor`: one line a fact,
- * tab-separated.
+/* penstock-probe: reports for `penstock doctor` what a program sees of the driver and NVML. It
+ * prints one line for each fact, separated by tabs.
  *
- *   probe doors CUDA NVML    every way to the libraries (the paths are the real ones): which file
- * answers probe driver CUDA NVML   what the libraries at these paths say of themselves
+ *   probe doors CUDA NVML    the file that each way of opening the libraries opens (the paths are
+ *   those
+ *                            of the real libraries)
+ *   probe driver CUDA NVML   what the libraries at these paths report about themselves
  *
- * `penstock-probe-linked` is the same, linked with both libraries as others are with -lcuda.
+ * `penstock-probe-linked` is the same program, linked with both libraries (-lcuda).
  */
 #define _GNU_SOURCE
 #include <cuda.h>
@@ -16,7 +18,7 @@
 typedef struct library {
   const char *name;
   const char *function;
-  const char *marker; /* exported by the shim alone: common/below.h */
+  const char *marker; /* symbol that only the shim exports (common/below.h) */
   const char *file;
   const char *plain_file;
 } library;
@@ -34,7 +36,7 @@ static void say_number(const char *library, const char *fact, long value) {
   printf("%s\t%s\t%ld\n", library, fact, value);
 }
 
-/* Says who answers through `handle`: "shim PATH", "other PATH", or the loader's error. */
+/* Prints which library `handle` is: "shim PATH", "other PATH", or the loader's error. */
 static void say_door(const library *library, const char *door, void *handle) {
   char value[4200];
   Dl_info info;
@@ -59,7 +61,8 @@ static void say_doors(const library *library, const char *path) {
 #endif
 }
 
-/* On how many devices an attribute is set. A driver that does not know it says nothing. */
+/* Prints the number of devices on which an attribute is set. Prints nothing if the driver does not
+ * know the attribute. */
 static void say_attribute(void *handle, const char *fact, CUdevice_attribute attribute,
                           int devices) {
   __typeof__(&cuDeviceGetAttribute) get = dlsym(handle, "cuDeviceGetAttribute");
@@ -123,11 +126,12 @@ static void say_nvml(void *handle) {
 
 int main(int count, char **words) {
 #ifdef LINKED
-  /* Never called: keeps the need for both libraries. */
+  /* Never executed, but makes the linker keep both libraries. */
   if (count > 100) return (int)cuInit(0) + (int)nvmlInit_v2();
 #endif
   if (count != 4) return fprintf(stderr, "usage: %s doors|driver CUDA NVML\n", words[0]), 2;
-  setvbuf(stdout, NULL, _IOLBF, 0); /* what was said stands, whatever happens next */
+  /* flush each line, so that none is lost if a later call crashes */
+  setvbuf(stdout, NULL, _IOLBF, 0);
   if (strcmp(words[1], "doors") == 0) {
     for (int i = 0; i < 2; i++) say_doors(&libraries[i], words[2 + i]);
     say_cuda(dlopen("libcuda.so.1", RTLD_NOW));

@@ -1,6 +1,6 @@
-/* What every workload does the same: time, errors, the driver's functions by name, the device's
- * primary context. Each workload is one file that includes this; PROGRAM is its name in messages.
- */
+/* Common code of the workloads: time, errors, the driver's functions by name, and the device's
+ * primary context. Each workload is one file that includes this header. PROGRAM is the name of the
+ * program in its messages. */
 #pragma once
 
 #include <cuda.h>
@@ -12,8 +12,8 @@
 #include <time.h>
 
 typedef struct wanted_function {
-  void *slot;       /* where the function's address goes */
-  const char *name; /* as cuGetProcAddress knows it */
+  void *slot;       /* receives the function's address */
+  const char *name; /* name for cuGetProcAddress */
 } wanted_function;
 
 static inline uint64_t now_ns(void) {
@@ -22,14 +22,14 @@ static inline uint64_t now_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Ends the program with the call's name unless it succeeded. */
+/* Ends the program with the name of the call if the call failed. */
 static inline void check(CUresult result, const char *what) {
   if (result == CUDA_SUCCESS) return;
   fprintf(stderr, PROGRAM ": %s failed: CUDA error %d\n", what, (int)result);
   exit(1);
 }
 
-/* The functions that every workload needs; `load_driver` fills them in. */
+/* The functions that every workload needs, filled in by `load_driver`. */
 static struct {
   __typeof__(&cuInit) init;
   __typeof__(&cuDeviceGet) device_get;
@@ -47,7 +47,8 @@ static inline void find_all(__typeof__(&cuGetProcAddress_v2) lookup, const wante
   }
 }
 
-/* Finds the driver as the CUDA runtime does: dlopen, then cuGetProcAddress for everything. */
+/* Finds the driver as the CUDA runtime does: opens it with dlopen and looks up every function with
+ * cuGetProcAddress. */
 static inline void load_driver(const wanted_function *wanted, size_t count, cuuint64_t flags) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW);
   if (!library) {
@@ -70,7 +71,7 @@ static inline void load_driver(const wanted_function *wanted, size_t count, cuui
   find_all(lookup, wanted, count, flags);
 }
 
-/* The primary context of a device, made current. cuInit has been called. */
+/* Makes the primary context of a device current and returns it. cuInit must have been called. */
 static inline CUcontext enter_context(int ordinal) {
   CUdevice device;
   CUcontext context;

@@ -1,9 +1,10 @@
-/* penstock-start: what a process pays before its first kernel, in nanoseconds, as one line of JSON.
+/* penstock-start: measures what it costs to start a process, up to its first kernel, in
+ * nanoseconds, and prints the result as one line of JSON.
  *
- * An ordinary CUDA program that knows nothing of the shim: the same binary run with and without it
- * gives the difference. With --hold it then stays, with its context and memory, until standard
- * input ends: a neighbour in the same tenant for the next one to meet. With --every-ms it also
- * works meanwhile: so often it sets its memory and waits for that.
+ * It is an ordinary CUDA program that knows nothing of the shim, so that running the same binary
+ * with and without the shim shows the difference. With --hold, it keeps its context and memory
+ * until standard input ends, to be another process of the tenant beside those that are measured
+ * later. With --every-ms, it also fills its memory with this period and waits for each fill.
  *
  *   penstock-start [--hold [--every-ms N]]
  */
@@ -33,7 +34,7 @@ static void find_functions(void) {
   load_driver(wanted, sizeof wanted / sizeof *wanted, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
 }
 
-/* Milliseconds between two pieces of work; -1: none; -2: not such options. */
+/* Returns the period of work in ms, -1 for no work, or -2 for other options. */
 static int period_ms(int count, char **words) {
   if (count == 2 && strcmp(words[1], "--hold") == 0) return -1;
   if (count != 4 || strcmp(words[1], "--hold") != 0 || strcmp(words[2], "--every-ms") != 0)
@@ -43,7 +44,7 @@ static int period_ms(int count, char **words) {
   return *end || period < 1 || period > 3600000 ? -2 : (int)period;
 }
 
-/* Until standard input ends. */
+/* Waits until standard input ends, working with the given period. */
 static void hold(CUdeviceptr pointer, int every_ms) {
   struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
   char byte;

@@ -1,4 +1,4 @@
-/* What became of many timed calls, in nanoseconds, as the value of one key of a JSON object. */
+/* Statistics of timed calls, in nanoseconds, printed as a member of a JSON object. */
 #pragma once
 
 #include <stddef.h>
@@ -11,7 +11,7 @@ static inline int compare_samples(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Sorts them. */
+/* Returns the median. Sorts the samples. */
 static inline uint64_t median_of(uint64_t *samples, size_t count) {
   qsort(samples, count, sizeof *samples, compare_samples);
   return count ? samples[count / 2] : 0;

@@ -1,19 +1,20 @@
-/* Kernels that say themselves when they ran, as PTX that any driver since CUDA 9 takes: the truth
- * about a device's time that neither the shim nor the driver's counters can colour.
+/* Kernels that record when they ran, as PTX that any driver since CUDA 9 accepts. They measure
+ * device time independently of the shim and of the driver's counters.
  *
- * A trace is device memory: two words (segments stored, segments that fit), then segments of four:
- * begin and end by %globaltimer (ns), the SM, and whether it ended by preemption. A kernel that is
- * taken off the device sees its clock jump: that ends one segment and begins the next.
+ * A trace is device memory. It starts with two words (number of segments stored, number that fit),
+ * followed by segments of four words: start and end by %globaltimer (ns), the SM, and whether the
+ * segment ended by preemption. A kernel that is preempted sees its clock jump, which ends one
+ * segment and starts the next.
  */
 #pragma once
 
-#define JUMP_NS 10000 /* no two reads of a running warp lie further apart */
+#define JUMP_NS 10000 /* two reads by a running warp are never further apart than this */
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
 
 enum { TRACE_HEAD_BYTES = 64, SEGMENT_BYTES = 32 };
 
-/* Adds begin..end to the trace; `mark`: 1 if it was preempted. */
+/* Adds the segment begin..end to the trace. `mark` is 1 if it ended by preemption. */
 #define STORE_SEGMENT(label, mark)                                                 \
   "atom.global.add.u64 %slot, [%trace], 1;\nsetp.ge.u64 %full, %slot, %room;\n"    \
   "@%full bra " label                                                              \
@@ -22,8 +23,8 @@ enum { TRACE_HEAD_BYTES = 64, SEGMENT_BYTES = 32 };
   "mov.u32 %sm, %smid;\ncvt.u64.u32 %wide, %sm;\nst.global.u64 [%at+80], %wide;\n" \
   "mov.u64 %wide, " mark ";\nst.global.u64 [%at+88], %wide;\n" label ":\n"
 
-/* Multi-block kernels: the first begin and the last end of all blocks, into a segment of its own.
- */
+/* For multi-block kernels: records the first start and the last end over all blocks, in a segment
+ * of their own. */
 #define BLOCK_BEGINS                                                               \
   "mov.u32 %t, %tid.x;\nsetp.ne.u32 %other, %t, 0;\nmov.u64 %now, %globaltimer;\n" \
   "@!%other atom.global.min.u64 %old, [%segment], %now;\n"
@@ -33,7 +34,7 @@ enum { TRACE_HEAD_BYTES = 64, SEGMENT_BYTES = 32 };
 
 static const char trace_kernels[] =
     ".version 6.0\n.target sm_60\n.address_size 64\n"
-    /* Runs `duration` ns, time that it was off the device not counted. */
+    /* Runs for `duration` ns, not counting time during which it was preempted. */
     ".visible .entry penstock_traced(.param .u64 duration, .param .u64 trace, .param .u64 fits)\n{\n"
     ".reg .pred %other, %jump, %more, %full;\n.reg .u32 %t, %sm;\n"
     ".reg .u64 %limit, %trace, %room, %begin, %last, %now, %step, %ran, %slot, %at, %wide;\n"
@@ -48,11 +49,11 @@ static const char trace_kernels[] =
     "away:\n" STORE_SEGMENT("stored", "1")
     "mov.u64 %begin, %now;\nmov.u64 %last, %now;\nbra again;\n"
     "end:\n" STORE_SEGMENT("done", "0") "ret;\n}\n"
-    /* Stores the device's clock: pairs it with the host's. */
+    /* Stores the device's clock, to be paired with the host's. */
     ".visible .entry penstock_clock(.param .u64 place)\n{\n.reg .u64 %place, %now;\n"
     "ld.param.u64 %place, [place];\nmov.u64 %now, %globaltimer;\nst.global.u64 [%place], %now;\n"
     "ret;\n}\n"
-    /* Bound by memory: adds up `count` words in strides of the grid, and keeps the sums. */
+    /* Memory-bound: adds up `count` words in strides of the grid and stores the sums. */
     ".visible .entry penstock_sweep(.param .u64 data, .param .u64 count, .param .u64 sums,\n"
     ".param .u64 segment)\n{\n.reg .pred %other, %more;\n"
     ".reg .u32 %t, %b, %n, %g, %first32, %stride32, %word, %sum;\n"
@@ -68,7 +69,8 @@ static const char trace_kernels[] =
     "add.u32 %sum, %sum, %word;\nadd.u64 %i, %i, %stride;\n"
     "setp.lt.u64 %more, %i, %count;\n@%more bra next;\n"
     "over:\nst.global.u32 [%sums], %sum;\n" BLOCK_ENDS
-    /* Bound by arithmetic: C = A x B of float32, n x n, a thread an element, n a multiple of 16. */
+    /* Compute-bound: C = A x B with n x n float32 matrices, one thread per element, n a multiple of
+     * 16. */
     ".visible .entry penstock_multiply(.param .u64 left, .param .u64 right, .param .u64 out,\n"
     ".param .u64 edge, .param .u64 segment)\n{\n.reg .pred %other, %more;\n"
     ".reg .u32 %t, %ty, %bx, %by, %row, %column, %n, %k, %index;\n.reg .f32 %a, %b, %c;\n"

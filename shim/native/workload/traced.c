@@ -1,19 +1,19 @@
-/* penstock-traced: keeps a device busy and lets the device itself write down when: one segment of
- * time for each stretch that a kernel ran (trace_kernels.h). `make gpu-check` measures by it.
+/* penstock-traced: keeps a device busy with kernels that record when they ran, one segment for each
+ * stretch without preemption (trace_kernels.h). `make gpu-check` uses it to measure.
  *
- * An ordinary CUDA program that knows nothing of the shim. It says "ready" on a line of its own,
- * then launches until its time is over or SIGTERM comes, writes the segments to a file (four 64-bit
- * words each) and says what it did as one line of JSON. What is still queued then is not waited
- * for. On a simulated device kernels compute nothing: the trace stays empty, and its own record is
- * there.
+ * It is an ordinary CUDA program that knows nothing of the shim. It prints "ready" on a line of its
+ * own and launches until its time is over or SIGTERM arrives. It then writes the segments to a file
+ * (four 64-bit words each) and prints what it did as one line of JSON, without waiting for queued
+ * work. On a simulated device, kernels compute nothing, so the trace stays empty; use the
+ * simulator's record there.
  *
  *   penstock-traced [--kernel spin|sweep|multiply] [--kernel-us N] [--jitter PERCENT] [--seconds S]
  *                   [--graph NODES] [--sync-every N] [--launches N] [--size N] [--threads N]
  *                   [--out FILE]
  *   penstock-traced --ptx      prints its kernels
  *
- * `--size`: MiB that a sweep reads, or rows of the matrices, a multiple of 16. `--threads`: they
- * launch on one stream, and wait for it each by itself.
+ * --size is the number of MiB that a sweep reads, or the number of rows of the matrices, a multiple
+ * of 16. With --threads, all threads launch on one stream, and each waits for it on its own.
  */
 #define _GNU_SOURCE
 #define __CUDA_API_VERSION_INTERNAL
@@ -61,14 +61,15 @@ static struct {
 static volatile sig_atomic_t stopped;
 static CUcontext context;
 static CUfunction spin, sweep, multiply, clock_kernel;
-static CUstream stream, aside; /* for work; for looking at memory while work goes on */
+static CUstream stream, aside; /* `stream` for work, `aside` for reading memory meanwhile */
 static CUdeviceptr trace, data, right, result;
 static CUgraphExec graph;
 static uint64_t launched, end_ns;
 static __thread unsigned seed = 1;
 
 typedef struct clock_pair {
-  uint64_t host_ns, device_ns, width_ns; /* the host's reading is right within half of that */
+  /* the host's time is exact to within half of width_ns */
+  uint64_t host_ns, device_ns, width_ns;
 } clock_pair;
 
 static void stop(int signal_number) {
@@ -101,7 +102,8 @@ static void fetch(void *to, CUdeviceptr from, size_t bytes) {
   check(cu.synchronize(aside), "cuStreamSynchronize");
 }
 
-/* A segment that no block has begun yet: multi-block kernels take the least and the greatest. */
+/* Initialises the segments of multi-block kernels, whose blocks take the minimum start and the
+ * maximum end. */
 static void prepare_segments(void) {
   uint64_t *blank = malloc((size_t)SEGMENTS * SEGMENT_BYTES);
   if (!blank) exit(1);
@@ -181,7 +183,7 @@ static clock_pair pair_clocks(void) {
   return best;
 }
 
-/* Until the time is over, from one of the threads: `argument` is the number of its random order. */
+/* Launches until the time is over, in one thread. `argument` seeds the thread's random order. */
 static void *launch_on(void *argument) {
   seed = (unsigned)(uintptr_t)argument;
   check(driver.context_set(context), "cuCtxSetCurrent");
@@ -236,7 +238,7 @@ static uint64_t digest_of_result(void) {
   return digest;
 }
 
-/* Writes the segments that were completed; returns how many. */
+/* Writes the completed segments to the file and returns how many there are. */
 static uint64_t write_segments(uint64_t *missed) {
   uint64_t stored = 0, written = 0;
   fetch(&stored, trace, 8);
@@ -251,7 +253,8 @@ static uint64_t write_segments(uint64_t *missed) {
   }
   if (stored) fetch(segments, trace + TRACE_HEAD_BYTES, stored * SEGMENT_BYTES);
   for (uint64_t i = 0; i < stored; i++) {
-    if (!segments[4 * i + 1] || segments[4 * i] > segments[4 * i + 1]) continue; /* not run yet */
+    /* not run yet */
+    if (!segments[4 * i + 1] || segments[4 * i] > segments[4 * i + 1]) continue;
     written += fwrite(&segments[4 * i], SEGMENT_BYTES, 1, file);
   }
   if (fclose(file) != 0) exit(1);
@@ -333,5 +336,5 @@ int main(int count, char **words) {
       (unsigned long long)before.host_ns, (unsigned long long)before.device_ns,
       (unsigned long long)before.width_ns);
   fflush(stdout);
-  _exit(0); /* what is queued need not run */
+  _exit(0); /* exits without waiting for queued work */
 }

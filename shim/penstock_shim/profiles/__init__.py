@@ -1,16 +1,17 @@
-"""Device profiles: properties of simulated devices, in YAML files here or elsewhere.
+"""Device profiles: the properties of simulated devices, in YAML files in this folder or elsewhere.
 
-To add a device, copy the nearest ``*.yaml`` here, change its values and state their origin in every
-``source:``. Groups:
+To add a device, copy the most similar ``*.yaml`` in this folder, change its values, and name their
+origin in every ``source:``. A profile has these groups:
 
-    name            as NVML reports it
-    rated_tflops    dense rates by precision; fp16 (with bf16) is the one that blocks are counted in
-    device          what the architecture fixes: SMs, limits of an SM, L2
-    memory          capacity, bandwidth, bus
+    name            name of the device as NVML reports it
+    rated_tflops    dense performance by precision; requests in TFLOPS refer to fp16 (and bf16)
+    device          properties of the architecture: SMs, limits of an SM, L2
+    memory          capacity, bandwidth and bus width
     board           power and maximum clocks
-    estimates       driver behaviour and call costs; anything left out takes the machine's default
-    kernels         optional: durations by kernel name, ``{pattern: "gemm*", duration_us: 200}`` or
-                    ``{pattern: "spin*", parameter: 0}`` (that 8-byte parameter is nanoseconds)
+    estimates       driver behaviour and call costs; the machine has defaults for missing values
+    kernels         optional durations by kernel name: ``{pattern: "gemm*", duration_us: 200}``, or
+                    ``{pattern: "spin*", parameter: 0}`` to read nanoseconds from that 8-byte
+                    parameter
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ __all__ = [
 MAX_KERNEL_RULES = 32
 _FOLDER = Path(__file__).parent
 
-# group → key → (field of `sim_profile`, factor to its unit, smallest, largest value). A zero means
-# the default to the machine, so no figure that has one may be zero.
+# group → key → (field of `sim_profile`, factor to its unit, smallest and largest value). A figure
+# that has a default may not be zero, because the machine takes zero to mean the default.
 _FIGURES: dict[str, dict[str, tuple[str, int, float, float]]] = {
     "device": {
         "sm_count": ("sm_count", 1, 1, 1024),
@@ -79,6 +80,9 @@ _FIGURES: dict[str, dict[str, tuple[str, int, float, float]]] = {
         "kernel_gap_ns": ("kernel_gap_ns", 1, 1, 1e8),
         "thread_cost_ps": ("thread_cost_ps", 1, 1, 1e9),
         "sample_period_ms": ("sample_period_ns", 1_000_000, 1, 4000),
+        "driver_major": ("driver_major", 1, 1, 9999),
+        "driver_start_ms": ("driver_start_us", 1000, 0, 60_000),
+        "checkpoint_speedup": ("checkpoint_speedup", 1, 1, 1e6),
     },
 }
 _REQUIRED = {
@@ -90,20 +94,20 @@ _REQUIRED = {
     "estimates": ("source",),
 }
 _RATES = ("fp32", "tf32", "fp16", "fp8", "int8")
-# Physical quantities that the machine counts in fractions; all others are whole numbers.
+# Fields that the machine stores as floating-point numbers; all others are integers.
 _FRACTIONAL = {"memory_bytes_per_ns", "host_bytes_per_ns", "clock_drift_ppm"}
 
 
 class ProfileError(ValueError):
-    """A profile that is unknown or invalid: with file, line and the nearest valid key."""
+    """Error for an unknown or invalid profile, with file, line and the nearest valid key."""
 
 
 @dataclass(frozen=True)
 class RatedTflops:
-    """Rated dense rates in TFLOPS (int8 in TOPS); None: the device has no such format."""
+    """Rated dense performance in TFLOPS (int8 in TOPS), None if the device lacks the format."""
 
     fp32: float
-    fp16: float  # tensor rate; bf16 is the same where the device has it
+    fp16: float  # tensor performance; the same for bf16 where the device has it
     tf32: float | None = None
     fp8: float | None = None
     int8: float | None = None
@@ -111,33 +115,33 @@ class RatedTflops:
 
 @dataclass(frozen=True)
 class KernelRule:
-    """How long kernels whose name matches `pattern` (shell glob) take."""
+    """The duration of kernels whose name matches `pattern`, a shell glob."""
 
     pattern: str
     duration_ns: int = 0
-    parameter: int | None = None  # this 8-byte parameter of the kernel is the nanoseconds
+    parameter: int | None = None  # number of the 8-byte kernel parameter that holds the nanoseconds
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a device is like."""
+    """The properties of a simulated device."""
 
-    name: str  # as NVML reports it
+    name: str  # name of the device as NVML reports it
     path: Path
-    sources: dict[str, str]  # group of figures → where they come from
+    sources: dict[str, str]  # group of figures → their source
     compute_capability: tuple[int, int]
     rated_tflops: RatedTflops
-    figures: dict[str, float] = field(repr=False)  # "group.key" → figure in the file's unit
+    figures: dict[str, float] = field(repr=False)  # "group.key" → figure in the unit of the file
     kernels: tuple[KernelRule, ...] = ()
 
     @property
     def source(self) -> str:
-        """Where the rated figures come from."""
+        """The source of the rated figures."""
         return self.sources["rated_tflops"]
 
     @property
     def memory_bytes(self) -> int:
-        """Device memory, the driver's own share included."""
+        """Device memory, including the part that the driver takes."""
         return int(self.figures["memory.memory_mib"] * (1 << 20))
 
     @property
@@ -147,11 +151,11 @@ class Profile:
 
     @property
     def sm_count(self) -> int:
-        """Streaming multiprocessors."""
+        """Number of streaming multiprocessors."""
         return int(self.figures["device.sm_count"])
 
     def machine_fields(self) -> dict[str, float]:
-        """The figures under their names and in the units of the machine's `sim_profile`."""
+        """Returns the figures with the names and units of the machine's `sim_profile`."""
         fields: dict[str, float] = {}
         for group, keys in _FIGURES.items():
             for key, (name, factor, _, _) in keys.items():
@@ -162,15 +166,15 @@ class Profile:
 
 
 def profile_names() -> list[str]:
-    """Names of the profiles that come with Penstock."""
+    """Returns the names of the profiles that come with Penstock."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
 def load_profile(name_or_path: str | Path) -> Profile:
-    """The profile of that name, or in that YAML file (anything with a slash or ending in .yaml).
+    """Loads a profile by name, or from a YAML file if the text has a slash or ends in .yaml.
 
     Raises:
-        ProfileError: no such profile or file, or it is invalid; names file, line and nearest key.
+        ProfileError: the profile or file does not exist or is invalid.
     """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or "/" in text or text.endswith((".yaml", ".yml")):
@@ -187,12 +191,12 @@ def load_profile(name_or_path: str | Path) -> Profile:
 
 
 def _plain(number: float) -> str:
-    """Without an exponent, as people write it in the file."""
+    """Formats a number without an exponent, as people write it in the file."""
     return str(int(number)) if number == int(number) else f"{number:g}"
 
 
 class _Reader:
-    """Reads one profile; knows the line of everything, for errors that a person can act on."""
+    """Reader of one profile, which knows the line of every value, for its error messages."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -240,11 +244,15 @@ class _Reader:
         except UnicodeDecodeError as error:
             raise ProfileError(f"{self.path} is not a text file: {error}") from error
         except yaml.MarkedYAMLError as error:
-            mark = error.context_mark or error.problem_mark  # where it began, where it was noticed
+            mark = (
+                error.context_mark or error.problem_mark
+            )  # where the problem begins, or else where it was noticed
             line = mark.line + 1 if mark else 1
             raise ProfileError(f"{self.path}:{line}: not YAML: {error.problem}") from error
         except RecursionError as error:
-            raise ProfileError(f"{self.path}: nested too deeply for a device profile") from error
+            raise ProfileError(
+                f"{self.path}: the values are nested too deeply for a device profile"
+            ) from error
         except yaml.YAMLError as error:
             raise ProfileError(f"{self.path}: not YAML: {error}") from error
         if node is None:
@@ -256,7 +264,7 @@ class _Reader:
 
     def _mapping(self, node: yaml.Node, what: str) -> dict[str, tuple[yaml.Node, yaml.Node]]:
         if not isinstance(node, yaml.MappingNode):
-            raise self._fail(node, f"{what} must be keys with values")
+            raise self._fail(node, f"{what} must be a mapping of keys to values")
         found: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -295,7 +303,7 @@ class _Reader:
             "tag:yaml.org,2002:int",
             "tag:yaml.org,2002:float",
         ):
-            with contextlib.suppress(ValueError):  # more digits than Python reads
+            with contextlib.suppress(ValueError):  # the number has more digits than Python accepts
                 value = yaml.SafeLoader("").construct_object(node)
         if not isinstance(value, int | float) or not low <= value <= high:
             given = node.value if isinstance(node, yaml.ScalarNode) else "a list or mapping"

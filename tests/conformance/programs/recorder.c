@@ -1,8 +1,8 @@
-/* Writes down what a program asks the shim for, and what it is given: LD_AUDIT=recorder.so
+/* Records the symbols that a program requests, and what it gets: LD_AUDIT=recorder.so
  *
- * The loader shows an auditor every symbol that is bound, dlsym's too, and lets it put another
- * address in the place. So this stands above the shim without being part of it, for shared and
- * static runtimes alike: what it notes is what the program really got. RECORD names the file.
+ * The loader passes every symbol binding to an auditor, those of dlsym too, and lets it replace the
+ * address. So this records what the program really got, with shared and static runtimes. RECORD
+ * names the file.
  *
  *   dlsym <name>
  *   ask <name> <version> <flags> <result> <status> <export of the shim, "-" or "elsewhere">

@@ -1,4 +1,4 @@
-/* Which of its exports a driver library has for what was asked: variants LIBRARY <asks
+/* Compares cuGetProcAddress of a library with its exports: variants LIBRARY <asks
  *
  * Each line of standard input is "name<TAB>version<TAB>flags<TAB>symbol". Prints for each "same"
  * when cuGetProcAddress of LIBRARY answers with its own export `symbol` ("-": with nothing),

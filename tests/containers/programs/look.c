@@ -1,4 +1,4 @@
-/* Says what the driver says, wherever this runs: `look [path of the driver]`. */
+/* Prints what the driver reports here: `look [path of the driver]`. */
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
-/* How large the shim takes a tenant's image to be, as for a file of known length: nothing beyond it
- * may be read, whichever entry of a fat binary it is, and text is as long as it is. */
+/* The shim's measurement of an image, as for a file of known length: nothing beyond the file may be
+ * read, for any entry of a fat binary, and text is as long as the file. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "image.h"
+#include "images/image.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   uint8_t *exact = malloc(size ? size : 1); /* so that a byte too far is noticed */

@@ -1,4 +1,4 @@
-/* Rules of PENSTOCK_SIM_KERNELS: a rule that is taken matches something and reads within bounds. */
+/* Rules of PENSTOCK_SIM_KERNELS: an accepted rule matches something and reads within bounds. */
 #include <stdlib.h>
 #include <string.h>
 

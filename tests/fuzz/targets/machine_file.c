@@ -1,5 +1,5 @@
-/* A simulated machine's file with a spoilt head is refused with a reason, or has as many devices as
- * it has room for. */
+/* A simulated machine's file with a damaged header is refused with a reason, or has no more devices
+ * than it has room for. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Any name, version and flags asked of cuGetProcAddress: the driver's own function is handed out
- * for no name that could allocate or launch. Runs over the whole shim and the simulated driver. */
+/* Any name, version and flags of cuGetProcAddress: the driver's own function is never returned for
+ * a name that could allocate or launch. Runs over the whole shim and the simulated driver. */
 #define _GNU_SOURCE /* dladdr */
 #include <cuda.h>
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-/* Whatever the quota page holds: it is refused, or what is read of it is within bounds and no more
- * is reserved than it says. */
+/* Any contents of the quota page: it is refused, or all values read from it are within bounds and
+ * no more than its limit is reserved. */
 #include "pages.h"
 
 static void use(penstock_region *region) {

@@ -1,5 +1,5 @@
-/* Whatever a tenant wrote into its usage page: every operation ends, stays within the page, and
- * grants nothing above the limit at that moment. */
+/* Any contents of the usage page: every operation ends, stays within the page, and grants nothing
+ * above the current limit. */
 #include "pages.h"
 
 static void use(penstock_region *region, const uint8_t *data, size_t size) {

@@ -1,4 +1,5 @@
-/* What the program does in callbacks that the driver runs inside of a call, is done as anywhere. */
+/* Calls that a program makes in callbacks, which the driver runs inside another call, work as
+ * usual. */
 #include "gate.h"
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -115,7 +116,7 @@ CASE(pool_memory_that_callbacks_take_is_charged) {
   from_all_callbacks(allocate_from_pool);
 }
 
-/* Under a quota of 20 percent, in debt: none may go ahead of what is due. */
+/* Under a quota of 20 percent, in overdraft: none may go ahead of what is due. */
 static uint64_t begun;
 static void launch(void) {
   CUstream other = new_stream(CU_STREAM_NON_BLOCKING);
@@ -126,7 +127,7 @@ static void launch(void) {
 
 CASE(launches_of_callbacks_wait_as_any) {
   prepare();
-  go_into_debt();
+  go_into_overdraft();
   launch();
   begun = now_ns();
   from_all_callbacks(launch);
@@ -144,7 +145,7 @@ static void on_the_very_stream(void) {
 
 CASE(callbacks_use_the_stream_that_is_worked_on) {
   prepare();
-  go_into_debt();
+  go_into_overdraft();
   from_all_callbacks(on_the_very_stream);
 }
 

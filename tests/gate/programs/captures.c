@@ -14,7 +14,7 @@ static void prepare(void) {
   other = new_stream(CU_STREAM_NON_BLOCKING);
   OK(cuEventCreate(&fork_event, CU_EVENT_DISABLE_TIMING));
   OK(cuEventCreate(&join_event, CU_EVENT_DISABLE_TIMING));
-  for (int i = 0; i < 5; i++) busy(stream, MS); /* brackets are open when captures begin */
+  for (int i = 0; i < 5; i++) busy(stream, MS); /* windows are open when captures begin */
 }
 
 static CUresult try_launch(CUstream to) {
@@ -296,7 +296,7 @@ CASE(ends_that_are_wrong) {
 
 CASE(captured_launches_do_not_wait_at_the_gate) {
   prepare();
-  go_into_debt();
+  go_into_overdraft();
   CUgraph graph;
   uint64_t begun = now_ns();
   OK(cuStreamBeginCapture(CU_STREAM_PER_THREAD, GLOBAL));

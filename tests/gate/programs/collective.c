@@ -1,4 +1,4 @@
-/* Ranks that meet in every step: what an all-reduce does to the gates of a tenant.
+/* Ranks that wait for each other in every step, as in an all-reduce.
  *
  *   collective RANKS threads|processes|streams STEPS KERNELS KERNEL_US [RANK STEP HOLD_MS]
  *

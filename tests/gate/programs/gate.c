@@ -60,7 +60,7 @@ uint64_t word_at(CUdeviceptr address) {
   return value;
 }
 
-void go_into_debt(void) {
+void go_into_overdraft(void) {
   CUstream stream = new_stream(CU_STREAM_NON_BLOCKING);
   busy(stream, 40 * MS);
   OK(cuStreamSynchronize(stream));

@@ -17,4 +17,4 @@ CUstream new_stream(unsigned flags);
 CUdeviceptr new_words(unsigned count); /* 64-bit words of device memory, zero */
 uint64_t word_at(CUdeviceptr address);
 /* Uses up the quota for some hundred milliseconds at 20 percent: what follows waits at the gate. */
-void go_into_debt(void);
+void go_into_overdraft(void);

@@ -187,13 +187,13 @@ CASE(changes_of_an_executable) {
 
 CASE(uploads_do_not_wait) {
   prepare();
-  go_into_debt();
+  go_into_overdraft();
   CUgraph graph = new_graph();
   add(graph, NULL, "spin", 5 * MS, 0);
   CUgraphExec exec = make(graph, 0);
   uint64_t begun = now_ns();
   for (int i = 0; i < 200; i++) OK(cuGraphUpload(exec, stream));
-  CHECK(ms_since(begun) < 100); /* the debt lasts for 200 */
+  CHECK(ms_since(begun) < 100); /* the overdraft lasts for 200 */
 }
 
 /* A hundred times longer than it was: what is let through before that is known is bounded. */
@@ -255,7 +255,7 @@ CASE(work_that_nobody_settles) {
   prepare();
   for (int i = 0; i < 3; i++) busy(stream, 5 * MS);
   while (cuStreamQuery(stream) == CUDA_ERROR_NOT_READY) continue;
-  /* Whoever advances the simulated device holds its lock meanwhile: not stopped in there. */
+  /* The process must not be stopped while it holds the lock of the simulated device. */
   usleep(50000);
   puts("done");
   fflush(stdout);

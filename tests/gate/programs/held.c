@@ -1,4 +1,5 @@
-/* Contexts that live on: somebody whom the shim does not see holds the primary one as well. */
+/* Primary contexts that stay alive because they are also retained in a way that the shim cannot
+ * see. */
 #include "gate.h"
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"

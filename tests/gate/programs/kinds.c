@@ -1,4 +1,5 @@
-/* Kinds of launches without number, modules that come and go, and what is known of the others. */
+/* Very many kinds of launches, modules that are loaded and unloaded, and the costs learned for
+ * others. */
 #include "gate.h"
 
 #define LONG_NS (150 * MS)
@@ -33,8 +34,8 @@ static void let_go(void) {
   OK(cuStreamSynchronize(stream));
 }
 
-/* Until the shim has learned that it takes long, also where a busy host makes a measurement vague.
- */
+/* Until the shim has learned that it takes long, also where a busy host makes a measurement
+ * vague. */
 static void learn(CUfunction kernel, unsigned blocks) {
   for (int i = 0; i < 5; i++) {
     launch_held(kernel, blocks);

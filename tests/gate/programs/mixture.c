@@ -1,5 +1,5 @@
-/* Threads that do with shared streams whatever comes to their mind. Nothing may hang or fail, and
- * nothing stay in flight. The order of each is drawn from the variable SEED. */
+/* Threads that make random calls on shared streams. Nothing may hang, fail or stay in flight. The
+ * variable SEED decides the order of calls. */
 #include "gate.h"
 
 enum { THREADS = 5, STREAMS = 4, STEPS = 150, GRAPH_NODES = 3, BYTES = 4096 };

@@ -1,4 +1,4 @@
-/* Launches that the driver refuses, and such as the gate cannot place. */
+/* Launches that the driver refuses, and launches whose device the gate cannot tell. */
 #include "gate.h"
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -63,7 +63,7 @@ static void *launch_badly(void *context) {
   return NULL;
 }
 
-/* While another thread is at work on the stream, opens its brackets and ends them. */
+/* While another thread is at work on the stream, opens its timing windows and ends them. */
 CASE(refused_launches_beside_others_on_a_stream) {
   pthread_t well[2], badly[2];
   CUcontext context = begin();

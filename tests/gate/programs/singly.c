@@ -1,5 +1,5 @@
-/* Launches that come singly. Once the parent says so some call of the driver's cuEventRecord takes
- * very long: so does then the call of the program's in which the gate recorded that event. */
+/* Single launches. On request of the parent, one cuEventRecord of the driver takes very long, and
+ * so does the program's call in which the gate recorded that event. */
 #include "gate.h"
 
 enum { LEARNING = 200, COUNTED = 300, LONG_MS = 250 };

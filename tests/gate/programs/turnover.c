@@ -1,6 +1,4 @@
-/* Threads for which the gate's tables are too small: entries are used for others while they are
- * held.
- */
+/* More threads than the gate's tables have room for: entries are reused while they are held. */
 #include "gate.h"
 
 static bool ended;

@@ -1,5 +1,5 @@
 /* Ways in which work waits for other work. None may hang because a launch is held back: each runs
- * under a small quota, in debt. */
+ * under a small quota, in overdraft. */
 #include <sys/wait.h>
 
 #include "gate.h"
@@ -10,7 +10,7 @@ static CUcontext context;
 
 static void prepare(void) {
   context = begin();
-  go_into_debt();
+  go_into_overdraft();
 }
 
 static void *on_a_thread(void *(*body)(void *), void *argument) {
@@ -89,7 +89,7 @@ static void *take_part(void *argument) {
   CUcontext mine;
   OK(cuDevicePrimaryCtxRetain(&mine, r->device));
   OK(cuCtxSetCurrent(mine));
-  if (r->device == 0) go_into_debt();
+  if (r->device == 0) go_into_overdraft();
   CUstream stream = new_stream(CU_STREAM_NON_BLOCKING);
   kernel_named("meet");
   pthread_barrier_wait(&together);
@@ -121,7 +121,7 @@ static CUstream on_device(CUdevice device) {
   CUcontext primary;
   OK(cuDevicePrimaryCtxRetain(&primary, device));
   OK(cuCtxSetCurrent(primary));
-  go_into_debt();
+  go_into_overdraft();
   return new_stream(CU_STREAM_NON_BLOCKING);
 }
 
@@ -381,7 +381,7 @@ CASE(the_host_polls_memory_that_a_kernel_writes) {
   OK(cuStreamSynchronize(stream));
 }
 
-CASE(work_waits_for_a_launch_blocked_by_the_debt_of_a_long_kernel) {
+CASE(work_waits_for_a_launch_blocked_by_the_overdraft_of_a_long_kernel) {
   context = begin();
   CUstream a = new_stream(CU_STREAM_NON_BLOCKING), b = new_stream(CU_STREAM_NON_BLOCKING);
   uint64_t *words;

@@ -1,4 +1,4 @@
-"""What file descriptors of device memory are, and what they hold.
+"""Finds out what file descriptors of device memory are, and what they keep.
 
 python descriptors.py NAME      prints what was found as JSON
 """
@@ -105,7 +105,7 @@ def exported():
 
 
 def held_by_export():
-    """What memory does whose handle was released while its exported descriptor is open."""
+    """Memory whose handle was released while its exported descriptor is open."""
     driver.enter()
     if not driver.attribute(FD_SUPPORTED):
         leave("descriptors of device memory (attribute 103)")
@@ -121,7 +121,7 @@ def held_by_export():
 
 
 def held_by_dma_buf():
-    """What memory does that was freed while a dma-buf of it is open."""
+    """Memory that was freed while a dma-buf of it is open."""
     driver.enter()
     if not has("cuMemGetHandleForAddressRange") or not driver.attribute(DMA_BUF_SUPPORTED):
         leave("dma-buf of device memory (attribute 124)")

@@ -1,5 +1,6 @@
-"""What a process takes of a device's memory besides what it allocates, stage by stage, as NVML sees
-it on a device that nobody else uses meanwhile.
+"""Device memory that a process takes besides its allocations, stage by stage, as NVML reports it.
+
+The device must have no other user meanwhile.
 """
 
 import driver

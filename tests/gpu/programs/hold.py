@@ -1,9 +1,11 @@
 """Holds device memory with a pattern in it; at SIGTERM says whether it is still there.
 
-python hold.py BYTES
+python hold.py BYTES [managed] [fill]
 
-Many allocations, as programs have them, each with a pattern of its own: one that came back in
-another's place would show. No larger than what the simulated GPU keeps the contents of.
+`managed`: it also has a piece of managed memory. `fill`: in the end it takes all that it can get.
+
+It makes many allocations, each with its own pattern, so that swapped contents would show. None is
+larger than the allocations whose contents the simulated GPU keeps.
 """
 
 import ctypes
@@ -30,12 +32,29 @@ def changed(pieces):
     return found
 
 
+def fill():
+    """Takes memory in ever smaller pieces until it is refused; returns how much it got."""
+    piece, taken = PIECE_BYTES, 0
+    while piece >= 2 << 20:
+        try:
+            driver.alloc(piece)
+            taken += piece
+        except driver.DriverError as error:
+            if error.code != driver.OUT_OF_MEMORY:
+                raise
+            piece //= 2
+    return taken
+
+
 def main():
     count = max(1, int(sys.argv[1]) // PIECE_BYTES)
     told = []
     signal.signal(signal.SIGTERM, lambda *_: told.append(True))
     driver.enter()
     pieces = [driver.alloc(PIECE_BYTES) for _ in range(count)]
+    if "managed" in sys.argv:
+        more = driver.U64()
+        driver.call("cuMemAllocManaged", ctypes.byref(more), ctypes.c_size_t(PIECE_BYTES), 1)
     for number, address in enumerate(pieces):
         words = ctypes.c_size_t(PIECE_BYTES // 4)
         driver.call("cuMemsetD32_v2", address, PATTERN + number, words)
@@ -44,8 +63,9 @@ def main():
     print("ready", flush=True)
     while not told:
         signal.sigtimedwait([signal.SIGUSR1], 0.05)
-    say(changed=changed(pieces), changed_before=before, looks=3 * count,
-        bytes=count * PIECE_BYTES)  # fmt: skip
+    found = changed(pieces)
+    say(changed=found, changed_before=before, looks=3 * count, bytes=count * PIECE_BYTES,
+        taken_bytes=fill() if "fill" in sys.argv else 0)  # fmt: skip
 
 
 main()

@@ -1,4 +1,4 @@
-"""What NVML says of device 0 to a program at work there: total memory, and who computes there."""
+"""NVML's view of device 0 from a program at work there: total memory and processes."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What the gate takes for granted about a driver and its device, one probe a run.
+"""Probes of the gate's assumptions about a driver and its device, one probe a run.
 
 python probes.py NAME      prints what was found as JSON
 """
@@ -264,7 +264,7 @@ def elapsed_step():
 
 
 def offers():
-    """What this driver has of the newer means: entries by name, NVML's too."""
+    """The newer functions that this driver has, by name, NVML's included."""
     cuda = {"checkpoint": "cuCheckpointProcessCheckpoint", "green_contexts": "cuGreenCtxCreate",
             "stream_words": "cuStreamWriteValue64_v2", "libraries": "cuLibraryLoadData",
             "tensor_maps": "cuTensorMapEncodeTiled", "multicast": "cuMulticastCreate"}  # fmt: skip

@@ -1,4 +1,4 @@
-"""What programs of the suite print: one line of JSON, with a digest of all that they computed."""
+"""Output of the suite's programs: one line of JSON with a digest of all that they computed."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What a driver takes of the device's memory beside what a program allocates.
+"""Device memory that a driver takes besides the allocations of a program.
 
 python taken.py NAME [WORDS]      prints what was found as JSON
 """
@@ -125,7 +125,7 @@ def frame_kernel(count):
 
 
 def local_memory():
-    """What a kernel's frame takes: at the load, at the first launch, and what stays of it."""
+    """Memory of a kernel's frame: at the load, at the first launch, and afterwards."""
     driver.enter()
     sms, threads = driver.attribute(SMS), driver.attribute(THREADS_PER_SM)
     place, used, told = driver.alloc(8), Used(), {}

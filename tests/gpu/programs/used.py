@@ -13,7 +13,7 @@ class NvmlMemory(ctypes.Structure):
 
 
 def _nvml_device():
-    """NVML's handle of device 0 and the library; None: NVML cannot be asked for it."""
+    """NVML's handle of device 0 and the library; None: NVML does not have it."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:

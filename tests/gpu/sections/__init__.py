@@ -1,4 +1,4 @@
-"""What is checked, a file a section."""
+"""The checks, one file for each section."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tests.gpu.sections import (
     cost,
     doubts,
     memory,
+    release,
     suspend,
 )
 
@@ -20,5 +21,5 @@ if TYPE_CHECKING:
 
 def checks() -> list[Check]:
     """All of them; in a section the worthier ones come first."""
-    parts = (compatibility, memory, compute, cost, suspend, assumptions, doubts)
+    parts = (compatibility, memory, compute, cost, suspend, release, assumptions, doubts)
     return [check for part in parts for check in part.checks()]

@@ -1,4 +1,4 @@
-"""What the design takes for granted of a driver and a device, each point asked of them."""
+"""The design's assumptions about drivers and devices, each checked on this one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ PROBES: list[tuple[str, str, str, Judge]] = [
 
 
 def checks() -> list[Check]:
-    """Contexts first: turns between tenants rest on them."""
+    """Contexts first: time slices of tenants depend on them."""
     found = [
         Check(
             "assumptions",

@@ -1,8 +1,8 @@
-"""Quotas of compute against what the device itself wrote down.
+"""Quotas of compute compared with the device's own record.
 
-A cell: one tenant's programs at one quota for some seconds, then another quota while they run on.
-Together the cells hold every pair of quota, kernel length, manner of launch and who launches that
-matters, not every combination.
+In a cell a tenant's programs run at one quota for some seconds, then at another. Together the cells
+contain every pair of quota, kernel length, manner of launch and launching processes that matters,
+not every combination.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def measure_cell(quota: float, work: Work, setting: Setting) -> Outcome:
 def judge_cell(
     quota: float, new: float, work: Work, busy: BusyTime, times_ns: tuple[int, int, int, int]
 ) -> Outcome:
-    """What the truth says of a cell.
+    """The figures of a cell by the device's own record.
 
     Args:
         quota: percent, while it was watched.
@@ -181,7 +181,7 @@ def known_reason(quota: float, work: Work, setting: Setting) -> str:
     if work.processes > 1:
         said.append(
             f"{switch_us:g} us a switch between processes, a part of which the shim charges: about "
-            f"{quota * switch_us / slice_us:.1f} points where turns last {slice_us / 1000:g} ms"
+            f"{quota * switch_us / slice_us:.1f} points where slices last {slice_us / 1000:g} ms"
         )
     return "; ".join(said)
 
@@ -193,7 +193,7 @@ def _switches(setting: Setting) -> str:
     costs = load_profile(setting.arena.simulate.partition(",")[0]).figures
     switch_us, slice_us = (costs[f"estimates.{n}_us"] for n in ("context_switch", "time_slice"))
     percent = 100 * switch_us / (slice_us + switch_us)
-    return f"switches of {switch_us:g} us between turns of {slice_us / 1000:g} ms: {percent:.1f} %"
+    return f"switches of {switch_us:g} us between slices of {slice_us / 1000:g} ms: {percent:.1f} %"
 
 
 def measure_tenants(
@@ -234,8 +234,8 @@ def measure_tenants(
     said = [known_reason(granted[off.index(worst)], works[off.index(worst)], setting)]
     if longest_us > LONG_US:
         said.append(
-            "beside each other, with no agent to hand out turns, launches that outlast time slices "
-            "have no measure of their own (docs/decisions, 11)"
+            "when contended, with no agent to give time slices, launches that outlast the device's "
+            "slices have no measure of their own (docs/decisions, 11)"
         )
     return with_reason(outcome, "; ".join(filter(None, said)))
 

@@ -1,4 +1,4 @@
-"""What the shim costs: native, under it with an open gate, and gated, in turn in one run."""
+"""The cost of the shim: native, with an open gate, and gated, in turn in one run."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _calls(setting: Setting) -> Outcome:
 
 
 def _driver_calls(setting: Setting) -> Outcome:
-    """What the simulated GPU's profile holds: `python -m tests.gpu.calibrate`."""
+    """Costs for the simulated GPU's profile: `python -m tests.gpu.calibrate`."""
     told = setting.native(setting.workload("costs", setting.few(2000, 200)))
     words = ", ".join(f"{name} {value:g}" for name, value in told.items())
     return Outcome(words, figures={f"profile.{name}": value for name, value in told.items()})

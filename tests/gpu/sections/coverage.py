@@ -1,8 +1,8 @@
 """More cells of the compute quota, while there is time: every pair of two conditions first.
 
-A cell is a quota, a kernel, a manner of launch, and who shares the device. Of all these some 400
-cells the next one is always that with the most pairs that no cell had yet; when every pair was
-seen, all cells of the run come again, so that what one run shows by chance is told from what stays.
+A cell is a quota, a kernel, a manner of launch, and the neighbours on the device. Of some 400 cells
+the next is always the one with the most pairs that no cell had yet. Once every pair was measured,
+all cells of the run are repeated, which tells chance results from lasting ones.
 """
 
 from __future__ import annotations

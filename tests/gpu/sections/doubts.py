@@ -1,7 +1,7 @@
-"""What no document of a driver says and the simulated GPU models by guess, each point asked of it.
+"""Behaviour that no document describes and the simulated GPU guesses, each checked on the driver.
 
-A row names what the design takes for granted and says whether the driver agrees. Where the
-simulated device does it in another way, its row is `not here` and says in which.
+A row names an assumption of the design and says whether the driver agrees. Where the simulated
+device behaves in another way, its row is `not here` and says in which way.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def checks() -> list[Check]:
 
 
 def _asked(setting: Setting, file: str, *words: object, **variables: str) -> Told:
-    """What a program of this section says. Raises `NotHereError`, `FailedError`, `HungError`."""
+    """The output of a program of this section.
+
+    Raises `NotHereError`, `FailedError`, `HungError`.
+    """
     told: Told = setting.native(setting.own_script(file, *words), **variables)
     return told
 

@@ -37,7 +37,7 @@ def checks() -> list[Check]:
     ]
 
 
-def _device_bytes(setting: Setting) -> int:
+def device_bytes(setting: Setting) -> int:
     """Memory in use on the device, by its driver; what others use there stays meanwhile.
 
     A real one's whole: in a pid namespace its driver does not say whose it is.
@@ -53,12 +53,12 @@ def _device_bytes(setting: Setting) -> int:
 def _limit(setting: Setting) -> Outcome:
     arena = setting.arena
     argv = setting.own_script("fill.py", GRANULE_BYTES)
-    before = _device_bytes(setting)
+    before = device_bytes(setting)
     quota = setting.memory_bytes(QUOTA_BYTES)
     command = arena.shimmed(argv, name="fill", memory=f"{quota >> 20}Mi")
     with setting.child(command) as child:
         child.wait_for_line("full", setting.left_s(40))
-        seen = _device_bytes(setting) - before
+        seen = device_bytes(setting) - before
         child.terminate()
         told = child.finish(setting.left_s(10)).result()
     reserve = arena.device.context_bytes
@@ -86,7 +86,7 @@ def _race(setting: Setting) -> Outcome:
     arena = setting.arena
     seconds = setting.few(4, 1)
     argv = setting.workload("churn", seconds + 60, 256 << 20)
-    before = _device_bytes(setting)
+    before = device_bytes(setting)
     peak = 0
     # Not charged, so that no racer is kept out by it; what each takes here, not an estimate.
     each = _context_bytes(setting.native(setting.own_script("footprint.py"))["stages"])
@@ -107,7 +107,7 @@ def _race(setting: Setting) -> Outcome:
         ]
         end = time.monotonic() + seconds + 1
         while time.monotonic() < end:
-            peak = max(peak, _device_bytes(setting) - before - contexts)
+            peak = max(peak, device_bytes(setting) - before - contexts)
             for racer in racers:
                 if racer.process.poll() is not None:
                     done = racer.finish(1)
@@ -169,7 +169,7 @@ def _torch_oom(setting: Setting) -> Outcome:
 
 
 def _context_bytes(stages: dict[str, int]) -> int:
-    """What a process takes unasked; modules are charged by themselves."""
+    """Memory that a process takes without an allocation; modules are charged apart from it."""
     return stages["context"] + stages["first launch"]
 
 

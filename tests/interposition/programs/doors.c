@@ -1,4 +1,4 @@
-/* Asks for the memory of device 0 through one of the ways that programs reach the driver by.
+/* Reads the memory of device 0 through one of the ways by which programs find the driver.
  *
  *   doors linked                 the symbol that this program is linked with
  *   doors dlopen NAME            dlopen, dlsym
@@ -7,7 +7,7 @@
  *   doors query VERSION FLAGS    cuGetProcAddress_v2 for everything
  *   doors oldquery VERSION       cuGetProcAddress as of CUDA 11.3
  *
- * Prints the bytes that cuDeviceTotalMem (with a leading `nvml`: nvmlDeviceGetMemoryInfo) answers.
+ * Prints the bytes that cuDeviceTotalMem (with a leading `nvml`: nvmlDeviceGetMemoryInfo) returns.
  */
 #define _GNU_SOURCE
 #define __CUDA_API_VERSION_INTERNAL

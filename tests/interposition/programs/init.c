@@ -1,4 +1,4 @@
-/* Prints what cuInit says; with an argument, first says `now`. */
+/* Prints the result of cuInit; with an argument, prints `now` first. */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,11 +1,12 @@
-/* Opens the driver late, by dlopen, as programs do that are not preloaded into: a container has the
- * shim in the place of libcuda.so.1.
+/* Opens the driver late, by dlopen, as programs without a preload do: in a container the shim is
+ * mounted in place of libcuda.so.1.
  *
- *   late loop COUNT       opens and closes it again and again; of the first time it keeps 6 MiB in
- * a context, until it is told to go on, and then frees both late threads COUNT    so many threads
- * open it at once; each keeps 2 MiB late spaces           in this namespace and in a new one; each
- * keeps 2 MiB late fill [COUNT]     after COUNT libraries of ./fillers that need room in the static
- * TLS block (without: as many as there is room for), which are printed
+ *   late loop COUNT       opens and closes it COUNT times; keeps a context with 6 MiB of the first
+ *                         time until a line of input, then frees both
+ *   late threads COUNT    COUNT threads open it at the same time; each keeps 2 MiB
+ *   late spaces           opens it in this namespace and in a new one; each keeps 2 MiB
+ *   late fill [COUNT]     opens it after COUNT libraries of ./fillers that need room in the static
+ * TLS block (without COUNT: as many as fit), and prints their number
  *
  * Prints `ready` when all has worked and waits for the end of its input.
  */

@@ -1,5 +1,5 @@
-/* A driver of the future, or of the past: it knows names that no header of ours has, newer versions
- * of names that they have, and lacks others. */
+/* A driver newer or older than our headers: it has unknown names and newer versions of known names,
+ * and lacks other names. */
 #include <string.h>
 
 typedef int result;

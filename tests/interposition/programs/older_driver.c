@@ -1,5 +1,5 @@
-/* A driver of before CUDA 12.2: one device, whose UUID is $OLDER_DRIVER_UUID, and no attribute that
- * tells of MPS. */
+/* A driver older than CUDA 12.2: one device, with the UUID $OLDER_DRIVER_UUID, and no attribute for
+ * MPS. */
 #include <cuda.h>
 #include <stdio.h>
 #include <stdlib.h>

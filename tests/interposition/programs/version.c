@@ -1,4 +1,4 @@
-/* The driver's version, and what cuInit says. */
+/* Prints the driver's version and the result of cuInit. */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stdio.h>

@@ -16,9 +16,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests import kept
-from tests.containers import images as containers
+from tests.containers.support import images as containers
 from tests.kube.cluster import NotToBeHadError, toolchain
+from tests.support import build_cache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ def pause() -> Path:
     """One static program of the project's own. Raises NotToBeHadError."""
     digest = hashlib.sha256((HERE / "pause.c").read_bytes()).hexdigest()[:12]
     image = KEPT / f"pause-{digest}.tar"
-    with kept.alone_with(image):
+    with build_cache.alone_with(image):
         if not image.exists():
             layer = KEPT / f".pause-{os.getpid()}.tar"
             program = KEPT / f".pause-{os.getpid()}"
@@ -55,7 +55,7 @@ def debian() -> Path:
     """A Debian with Python, of the host's own release. Raises NotToBeHadError."""
     suite = _suite()
     image = KEPT / f"debian-{suite}.tar"
-    with kept.alone_with(image):
+    with build_cache.alone_with(image):
         if not image.exists():
             try:
                 root = containers.debian_root(suite)
@@ -76,7 +76,7 @@ def debian() -> Path:
 def penstock() -> Path:
     """This tree's own image, built from its Containerfile. Raises NotToBeHadError."""
     image = KEPT / f"penstock-{_tree()}.tar"
-    with kept.alone_with(image):
+    with build_cache.alone_with(image):
         if not image.exists():
             _penstock(image)
     return image
@@ -85,7 +85,7 @@ def penstock() -> Path:
 def kube_scheduler(programs: Path) -> Path:
     """The stock scheduler alone, as its own project's image has it. Raises NotToBeHadError."""
     image = KEPT / f"kube-scheduler-{programs.name}.tar"
-    with kept.alone_with(image):
+    with build_cache.alone_with(image):
         if not image.exists():
             layer = KEPT / f".scheduler-{os.getpid()}.tar"
             try:

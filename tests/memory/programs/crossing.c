@@ -1,7 +1,7 @@
-/* An allocation is mapped while another thread gives its handle up, and its handle asked for while
- * the other unmaps it, as often as the argument says. Where the driver lets that through, it stays
- * charged. Prints how often it did not, and how often it was charged when all was given up.
- */
+/* Maps an allocation while another thread releases its handle, and retains its handle while the
+ * other unmaps it, as often as the argument says. If the driver allows that, the memory must stay
+ * charged. Prints how often it did not, and how often it was still charged after everything was
+ * released. */
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <pthread.h>

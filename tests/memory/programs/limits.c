@@ -1,7 +1,6 @@
-/* Threads set a context's stack limit at the same time, as often as the argument says; after
- * each time, what is charged must be what it is when one thread alone sets the limit that came of
- * it. Prints how often it was less, and how often more.
- */
+/* Threads set a context's stack limit at the same time, as often as the argument says; after each
+ * time, the charge must be the same as when a single thread sets the resulting limit. Prints how
+ * often it was less, and how often more. */
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <pthread.h>

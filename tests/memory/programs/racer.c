@@ -1,4 +1,4 @@
-/* Allocates at random until it is told to stop by its count: racer COUNT SEED LARGEST_KIB [hold]
+/* Makes COUNT random allocations and frees: racer COUNT SEED LARGEST_KIB [hold]
  *
  * Holds up to 64 allocations at a time. Prints how many were granted and refused. Any answer but
  * success and out-of-memory is an error. With `hold` it allocates LARGEST_KIB at a time until it is

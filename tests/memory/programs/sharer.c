@@ -1,12 +1,12 @@
-/* Hands memory to other processes and takes it from them, as told on its standard input.
- * Descriptors come and go through the socket that is its argument; N is a place for memory, 0
- * to 31. Each command prints one line, the result unless it says otherwise.
+/* Exports memory to other processes and imports it from them, by commands on its standard input.
+ * Descriptors are sent and received through the socket in its argument; N is an index for memory, 0
+ * to 31. Each command prints one line, the result unless stated otherwise.
  *
  *   export-ipc BYTES     cuMemAlloc and its IPC handle: prints the handle
  *   open-ipc HANDLE, close-ipc, free-ipc
  *   make N BYTES         cuMemCreate, mapped
  *   alloc N BYTES        cuMemAlloc
- *   pool N BYTES         a pool that can be handed out, with so much of it in use
+ *   pool N BYTES         an exportable pool with this much of it in use
  *   export N             makes a descriptor of it, sends and closes it
  *   keep N               makes a descriptor of it and keeps that
  *   dma-buf N            as `export`, of the address range
@@ -14,9 +14,9 @@
  *   take-pool N          receives a descriptor, imports and closes it
  *   hold                 receives a descriptor and keeps it
  *   drop                 closes the descriptors that were kept
- *   release N            gives back what is there: unmaps, releases, frees, destroys
- *   fork, end-child      a child that has what it inherits until it is killed
- *   free                 prints what cuMemGetInfo calls free
+ *   release N            unmaps, releases, frees or destroys it
+ *   fork, end-child      a child that keeps what it inherits until it is killed
+ *   free                 prints the free bytes of cuMemGetInfo
  */
 #define _GNU_SOURCE
 #include <cuda.h>

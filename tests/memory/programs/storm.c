@@ -1,5 +1,4 @@
-/* Takes memory of every family at random and gives it back, for ever or COUNT times: storm SEED
- * COUNT
+/* Allocates and frees memory of every family at random, for ever or COUNT times: storm SEED COUNT
  *
  * Any answer but success and out-of-memory is an error. Prints how many were granted and refused.
  */

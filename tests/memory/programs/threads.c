@@ -6,7 +6,7 @@
 
 static CUcontext context;
 static long rounds;
-static CUdeviceptr shared[256]; /* freed by whoever exchanges them out */
+static CUdeviceptr shared[256]; /* freed by the thread that exchanges them out */
 
 static void *work(void *argument) {
   unsigned seed = (unsigned)(size_t)argument;

@@ -1,4 +1,4 @@
-"""A driver-API program that does as it is told, one command a line.
+"""A driver-API program that runs commands, one a line.
 
 alloc BYTES   |   run COUNT NANOSECONDS   (launches, waits)   |   queue COUNT NANOSECONDS
 memory        (answers with free and total bytes)

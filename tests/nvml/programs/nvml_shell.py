@@ -12,7 +12,7 @@ NAMES = {**vars(pynvml), **vars(ctypes), "os": os}
 
 
 def device(index):
-    """Keeps handles out of the conversation."""
+    """A device's handle, so that handles need not be printed."""
     if index not in handles:
         handles[index] = pynvml.nvmlDeviceGetHandleByIndex(index)
     return handles[index]
@@ -32,7 +32,7 @@ def plain(value):
 
 for line in sys.stdin:
     try:
-        # The tests are the only ones who speak to this program.
+        # Only the tests send code to this program.
         answer = {"value": plain(eval(line, {**NAMES, "device": device}))}  # noqa: S307
     except pynvml.NVMLError as error:
         answer = {"nvml": error.value}

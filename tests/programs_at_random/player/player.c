@@ -71,7 +71,7 @@ static void see_ends(int before) {
   }
 }
 
-/* Nothing is under way any more: who plays the script may compare. */
+/* No work is left: the caller of the player may compare. */
 static void report_quiet(int phase) {
   see_ends(phase);
   printf("quiet %d\n", phase);

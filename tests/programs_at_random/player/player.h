@@ -4,7 +4,7 @@
  *
  *   process 1 threads 2 first 0 last 3 end exit     (or kill: by a signal, giving nothing back)
  *   0.1 spin 3 500 1 32 0 #7                        process 0, thread 1: a kernel in stream 3
- *   quiet                                           all have come here and wait; who runs it looks
+ *   quiet                                           all have come here and wait; the caller looks
  *
  * Things (contexts, streams, buffers, …) have numbers, each kind its own, each process its own. An
  * operation on a thing that is not there is skipped, so lines can be taken away. What stands behind
@@ -36,7 +36,7 @@ enum {
   SPINS = 4
 };
 
-/* What all processes of a script share; who plays the script looks at `at` when they hang. */
+/* Shared by all processes of a script; the caller reads `at` when they hang. */
 typedef struct page {
   uint32_t phase;
   uint32_t arrived[MOST_PHASES][2];

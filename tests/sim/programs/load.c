@@ -1,4 +1,4 @@
-/* Processes that use the device until they are killed, most of them; they say "ready" first. */
+/* Processes that use the device, most of them until they are killed; they print "ready" first. */
 #include "check.h"
 
 CASE(backlogged) {

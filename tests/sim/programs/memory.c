@@ -1,4 +1,4 @@
-/* Memory: accounting to the byte, contents, what is no pointer any more. */
+/* Memory: accounting to the byte, contents, stale pointers. */
 #include "check.h"
 
 #define CONTEXT_BYTES (200 * MIB)

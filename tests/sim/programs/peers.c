@@ -1,5 +1,5 @@
-/* Kernels that wait for each other, over devices and processes. The environment says who of how
- * many this is: RANK, RANKS, ROUNDS, and SHARED, a file that they all map. */
+/* Kernels that wait for each other, on several devices and in several processes. The environment
+ * has RANK, RANKS, ROUNDS, and SHARED, a file that all of them map. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -58,7 +58,7 @@ CASE(rank_of_a_collective) {
   }
 }
 
-/* Whoever ought to come does not, or has been killed. */
+/* The awaited peer does not come, or has been killed. */
 CASE(rank_that_waits_for_one_that_does_not_come) {
   begin();
   CUdeviceptr word = shared_words();

@@ -1,4 +1,5 @@
 /* Several processes on one device, and what a process may not inherit. */
+#include <pthread.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -181,7 +182,60 @@ CASE(a_lock_waits_for_submitted_work_or_times_out) {
   OK(cuCheckpointProcessLock(getpid(), &limit));
   OK(cuCheckpointProcessUnlock(getpid(), NULL));
   OK(cuStreamQuery(NULL));
-  GIVES(CUDA_ERROR_INVALID_VALUE, cuCheckpointProcessLock(1, &limit)); /* no process with CUDA */
+  GIVES(CUDA_ERROR_NOT_INITIALIZED, cuCheckpointProcessLock(1, &limit)); /* it does not use CUDA */
+}
+
+static bool over;
+
+static void *work_on(void *context) {
+  CUstream stream;
+  CUevent event;
+  uint32_t there[1024], back[1024];
+  OK(cuCtxSetCurrent(context));
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&event, 0));
+  for (uint32_t round = 1; !__atomic_load_n(&over, __ATOMIC_RELAXED); round++) {
+    CUdeviceptr pointer;
+    OK(cuMemAlloc(&pointer, round % 2 ? sizeof there : 3 * MIB));
+    for (int i = 0; i < 1024; i++) there[i] = round * 77 + (uint32_t)i;
+    OK(cuMemcpyHtoD(pointer, there, sizeof there));
+    spin(stream, 50000, 1);
+    OK(cuEventRecord(event, stream));
+    OK(cuEventSynchronize(event));
+    OK(cuMemcpyDtoH(back, pointer, sizeof back));
+    CHECK(!memcmp(there, back, sizeof back));
+    OK(cuMemFree(pointer));
+  }
+  OK(cuEventDestroy(event));
+  OK(cuStreamDestroy(stream));
+  return NULL;
+}
+
+/* Restores this process, each time onto the other device if the machine has two. */
+static void restore(int devices, const CUuuid *ids) {
+  CUcheckpointGpuPair pairs[2] = {{ids[0], ids[1]}, {ids[1], ids[0]}};
+  CUcheckpointRestoreArgs args = {.gpuPairs = pairs, .gpuPairsCount = 2};
+  OK(cuCheckpointProcessRestore(getpid(), devices == 2 ? &args : NULL));
+}
+
+CASE(threads_work_on_while_their_process_is_checkpointed_and_moved) {
+  CUcontext context = begin();
+  pthread_t threads[3];
+  CUuuid ids[2] = {0};
+  int devices;
+  OK(cuDeviceGetCount(&devices));
+  for (int i = 0; i < devices && i < 2; i++) OK(cuDeviceGetUuid(&ids[i], i));
+  spin_kernel();
+  for (int i = 0; i < 3; i++) CHECK(!pthread_create(&threads[i], NULL, work_on, context));
+  for (int round = 0; round < 10; round++) {
+    OK(cuCheckpointProcessLock(getpid(), NULL));
+    OK(cuCheckpointProcessCheckpoint(getpid(), NULL));
+    restore(devices, ids);
+    OK(cuCheckpointProcessUnlock(getpid(), NULL));
+    usleep(5000);
+  }
+  __atomic_store_n(&over, true, __ATOMIC_RELAXED);
+  for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
 }
 
 CASE(memory_exported_by_descriptor_stays_charged_until_nobody_holds_it) {

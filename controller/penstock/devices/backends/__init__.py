@@ -1,1 +1,1 @@
-"""Device backends: one module for each vendor's devices, and one for simulated ones."""
+"""Device backends: one module for each vendor's devices, and one for simulated devices."""

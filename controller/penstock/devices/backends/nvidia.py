@@ -1,4 +1,4 @@
-"""NVIDIA device backend, through NVML: a MIG instance is a device, a divided GPU is not."""
+"""NVIDIA device backend through NVML: a MIG instance is a device, a GPU in MIG mode is not."""
 
 from __future__ import annotations
 
@@ -33,36 +33,38 @@ from penstock.devices.models import model_of
 from penstock.model import PenstockError
 
 USE_SIMULATION = "install the NVIDIA driver, or run on the simulated GPU with --simulate h200"
-REOPEN_NS = 10_000_000_000  # between reopenings of NVML for a lost device: they cost others time
+REOPEN_NS = 10_000_000_000  # between reopenings of NVML for a lost device, which delay others
 
 
 @dataclasses.dataclass
 class _Known:
-    """A device that was found at the start."""
+    """A device that was found when the backend was created."""
 
     device: Device
-    report: DeviceReport  # the last one
-    handle: Any  # None: lost
-    whole: str  # UUID of the board, whose events and health count
-    lost: str = ""  # NVML's error
+    report: DeviceReport  # the last report
+    handle: Any  # None if the device is lost
+    whole: str  # UUID of the board, whose events and health apply
+    lost: str = ""  # NVML's error, if the device is lost
 
 
 class NvidiaDevices:
     """The machine's NVIDIA GPUs as found at construction, and their state.
 
-    Lost devices and an unloaded driver are found again automatically. Raises `PenstockError` if
-    there is no driver or no device. Thread-safe.
+    When a lost device or an unloaded driver comes back, it is found automatically. Thread-safe.
+
+    Raises:
+        PenstockError: there is no driver or no device.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._events = XidEvents()
         self._watches: dict[str, HealthWatch] = {}  # by the board's UUID
-        self._boards: dict[str, Any] = {}  # handles of whole devices; None: lost
+        self._boards: dict[str, Any] = {}  # handles of whole devices; None if lost
         self._reopened_ns = 0
         self._released = ""  # why the driver was released
         self.unanswered: list[str] = []
-        """Devices that NVML counts but that did not respond at the start: they are left out."""
+        """Devices that NVML counts but that did not respond at the start, and are left out."""
         try:
             pynvml.nvmlInit()
             self._known = self._list()
@@ -84,11 +86,11 @@ class NvidiaDevices:
         return None
 
     def devices(self) -> list[Device]:
-        """All GPUs in NVML's order, then MIG instances; a divided GPU is not among them."""
+        """All GPUs in NVML's order, then MIG instances, without the GPUs in MIG mode themselves."""
         return [one.device for one in self._known]
 
     def boards(self) -> list[DeviceReport]:
-        """Divided GPUs, of which only the instances are granted."""
+        """GPUs in MIG mode, of which only the instances are granted."""
         with self._lock:
             whole = {one.whole for one in self._known if one.device.parent}
             found = []
@@ -101,7 +103,7 @@ class NvidiaDevices:
             return found
 
     def libraries(self) -> DriverLibraries:
-        """The path of this process's NVML, and of the driver's libcuda beside it."""
+        """The paths of this process's NVML and of the driver's libcuda in the same directory."""
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
         match = re.search(r"\s(/\S*/libnvidia-ml\.so\S*)$", maps, re.MULTILINE)
         if match is None:
@@ -110,13 +112,14 @@ class NvidiaDevices:
         return DriverLibraries(str(cuda) if cuda.exists() else "", match[1])
 
     def environment(self, tag: str) -> dict[str, str]:  # noqa: ARG002 - the device knows no tags
-        """Empty: programs find the driver as usual."""
+        """No variables, because programs find the driver as usual."""
         return {}
 
     def processes(self, device: Device) -> list[DeviceProcess]:
-        """Processes that have a context, with memory and recent utilisation if known.
+        """Processes that have a context, with their memory and recent utilisation if known.
 
-        Raises `DeviceLostError` if the device does not respond.
+        Raises:
+            DeviceLostError: the device does not respond.
         """
         with self._lock:
             one = next((one for one in self._known if one.device.uuid == device.uuid), None)
@@ -138,7 +141,7 @@ class NvidiaDevices:
                 memory_bytes=None if process.usedGpuMemory is None else int(process.usedGpuMemory),
                 peak_memory_bytes=None,
                 busy_ns=None,
-                # A process without a sample was idle; None: the driver has no samples at all.
+                # A process without a sample was idle. None means that the driver takes no samples.
                 busy_permille=None if busy is None else busy.get(int(process.pid), 0),
                 at_ns=now_ns,
                 alive=True,
@@ -152,7 +155,7 @@ class NvidiaDevices:
         return DeviceLook(time.monotonic_ns(), found)
 
     def observe(self) -> list[Observation]:
-        """The present state of all devices, with the driver's reports since the last call."""
+        """The current state of all devices, with the driver's reports since the last call."""
         with self._lock:
             now_ns = time.monotonic_ns()
             xids = self._events.read()  # first, because finding devices again resets the events
@@ -168,7 +171,7 @@ class NvidiaDevices:
             ]
 
     def release(self, reason: str) -> None:
-        """Closes and unloads NVML: no file of the driver is open or mapped afterwards."""
+        """Closes and unloads NVML, so that no file of the driver remains open or mapped."""
         with self._lock:
             self._released = reason
             self._events.close()
@@ -177,14 +180,14 @@ class NvidiaDevices:
                 self._lose(uuid, reason)
 
     def reopen(self) -> None:
-        """Looks for the driver again, with the library that is installed then."""
+        """Looks for the driver again, using the library that is installed at that time."""
         with self._lock:
             self._released = ""
             self._reopened_ns = 0
 
     @property
     def released(self) -> str:
-        """Why the driver was released; empty: it was not."""
+        """Why the driver was released; empty if it was not."""
         return self._released
 
     def close(self) -> None:
@@ -195,7 +198,7 @@ class NvidiaDevices:
                 pynvml.nvmlShutdown()
 
     def _list(self) -> list[_Known]:
-        """Lists devices. Raises pynvml.NVMLError: none can be counted, or one is just lost."""
+        """Lists devices. Raises pynvml.NVMLError if they cannot be counted, or one is lost now."""
         found: list[_Known] = []
         parts: list[tuple[Any, Any]] = []
         count = pynvml.nvmlDeviceGetCount()
@@ -241,7 +244,7 @@ class NvidiaDevices:
                 return one.report  # noqa: TRY300
             except pynvml.NVMLError as error:
                 one.handle, one.lost = None, str(error)
-        if health.state != "lost":  # a MIG instance that was destroyed
+        if health.state != "lost":  # the MIG instance was destroyed
             health = Health("lost", one.lost)
         return _lost(one.report, health)
 
@@ -292,7 +295,7 @@ def _met(handle: Any, index: int, parent: Any = None) -> _Known:  # noqa: ANN401
 
 
 def _handle_of(uuid: str) -> Any:  # noqa: ANN401
-    """The handle of a device; None: it does not respond."""
+    """The handle of a device; None if the device does not respond."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         memory_of(handle)
@@ -302,7 +305,7 @@ def _handle_of(uuid: str) -> Any:  # noqa: ANN401
 
 
 def _lost(last: DeviceReport, health: Health) -> DeviceReport:
-    """The report of a lost device: only what does not change."""
+    """The report of a lost device, with only the values that do not change."""
     lacking = NotAvailable(f"the device does not answer: {health.reason}")
     return dataclasses.replace(
         blank(last.kind, last.index, last.id, last.model, lacking),
@@ -318,9 +321,12 @@ def _lost(last: DeviceReport, health: Health) -> DeviceReport:
 
 
 def _utilisation(handle: Any) -> dict[int, int] | None:  # noqa: ANN401
-    """Permille of the last second by pid: the mean of the driver's samples of that time.
+    """Utilisation in permille by pid: the mean of the driver's samples of the last second.
 
-    None: not reported (some virtual machines). Raises pynvml.NVMLError: the device is lost.
+    None if it is not reported, as in some virtual machines.
+
+    Raises:
+        pynvml.NVMLError: the device is lost.
     """
     since_us = time.time_ns() // 1000 - 1_000_000
     try:

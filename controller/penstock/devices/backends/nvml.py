@@ -1,4 +1,4 @@
-"""NVML access that survives lost devices, and drivers that are unloaded and upgraded."""
+"""NVML access that survives lost devices, and unloading or upgrades of the driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _Told = TypeVar("_Told")
 
-# Errors for a lost device, and of a library whose driver is gone.
+# Errors returned for a lost device, and by a library whose driver is gone.
 _GONE = {
     pynvml.NVML_ERROR_GPU_IS_LOST,
     pynvml.NVML_ERROR_RESET_REQUIRED,
@@ -36,7 +36,7 @@ def is_lost(error: pynvml.NVMLError) -> bool:
 
 
 def told(function: Callable[..., _Told], *arguments: Any) -> Figure[_Told]:  # noqa: ANN401
-    """NVML's result, or `NotAvailable` if it has none.
+    """The result of an NVML call, or `NotAvailable` if NVML does not have the value.
 
     Raises:
         pynvml.NVMLError: the device or its driver is gone.
@@ -51,10 +51,10 @@ def told(function: Callable[..., _Told], *arguments: Any) -> Figure[_Told]:  # n
 
 
 def memory_of(handle: Any) -> Figure[Any]:  # noqa: ANN401
-    """Total and used memory: the call that shows whether a device responds.
+    """Total and used memory. This call shows whether a device responds.
 
     Raises:
-        pynvml.NVMLError: it does not. A device that is falling off the bus says "unknown error".
+        pynvml.NVMLError: the device does not respond ("unknown error" if it fell off the bus).
     """
     try:
         return pynvml.nvmlDeviceGetMemoryInfo(handle)
@@ -65,7 +65,7 @@ def memory_of(handle: Any) -> Figure[Any]:  # noqa: ANN401
 
 
 def is_simulated() -> bool:
-    """Whether programs find the simulated NVML here. Loads the library, but does not open it."""
+    """Whether programs find the simulated NVML here. Loads the library without initialising it."""
     library = pynvml.nvmlLib
     if library is None:
         try:
@@ -76,9 +76,9 @@ def is_simulated() -> bool:
 
 
 def reopen() -> None:
-    """Reopens NVML, with the library that is installed now.
+    """Reopens NVML with the library that is installed now.
 
-    A library that stays loaded across a driver upgrade fails from then on ("version mismatch").
+    A library that stays loaded across a driver upgrade fails afterwards ("version mismatch").
 
     Raises:
         pynvml.NVMLError: there is no driver, or no library.
@@ -88,7 +88,7 @@ def reopen() -> None:
 
 
 def unload() -> None:
-    """Shuts NVML down and unloads the library, for which pynvml has no call."""
+    """Shuts NVML down and unloads its library; pynvml has no function for unloading."""
     import _ctypes
 
     with contextlib.suppress(pynvml.NVMLError):
@@ -108,12 +108,13 @@ class XidEvents:
         self._uuids: dict[int, str] = {}  # by the handle's address
 
     def register(self, handles: dict[str, Any]) -> None:
-        """Listens to these devices, by UUID; to none if the driver has no events."""
+        """Listens to the devices `handles`, by UUID; does nothing if the driver has no events."""
         self.close()
         with contextlib.suppress(pynvml.NVMLError):
             self._set = pynvml.nvmlEventSetCreate()
             for uuid, handle in handles.items():
-                # It fails for a lost device, and for a part, whose whole gets the events.
+                # Registration fails for a lost device, and for a partition, because the whole
+                # device gets its events.
                 with contextlib.suppress(pynvml.NVMLError):
                     pynvml.nvmlDeviceRegisterEvents(
                         handle, pynvml.nvmlEventTypeXidCriticalError, self._set
@@ -123,11 +124,12 @@ class XidEvents:
     def read(self) -> dict[str, list[int]]:
         """XID errors since the last call, by UUID. Never waits."""
         found: dict[str, list[int]] = {}
-        for _ in range(64 if self._set is not None else 0):  # a storm must not block the loop
+        # The number is limited so that a storm of errors does not block the loop.
+        for _ in range(64 if self._set is not None else 0):
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._set, 0)
             except pynvml.NVMLError:
-                break  # no more (a timeout), or a device is lost
+                break  # no more events (a timeout), or a device is lost
             uuid = self._uuids.get(_address(event.device))
             if uuid is not None and event.eventType == pynvml.nvmlEventTypeXidCriticalError:
                 found.setdefault(uuid, []).append(int(event.eventData))

@@ -28,14 +28,15 @@ _ACTIONS = {
     "NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET": "draining and a reset",
     "NVML_GPU_RECOVERY_ACTION_BUS_RESET": "a bus reset",
 }
-CHECKPOINT_DRIVER, MOVE_DRIVER = 570, 580  # first releases: suspend in place, restore elsewhere
+# The first driver releases that can suspend in place, and that can restore on another device.
+CHECKPOINT_DRIVER, MOVE_DRIVER = 570, 580
 
 
 def report_of(handle: Any, index: int, parent: Any = None) -> DeviceReport:  # noqa: ANN401
-    """The report of the device, or of an instance of `parent`. The caller sets the health.
+    """The report of a device or of a MIG instance of `parent`. The caller sets the health.
 
     Raises:
-        pynvml.NVMLError: it does not respond.
+        pynvml.NVMLError: the device does not respond.
     """
     whole = handle if parent is None else parent
     memory = memory_of(handle)
@@ -71,10 +72,10 @@ def report_of(handle: Any, index: int, parent: Any = None) -> DeviceReport:  # n
 
 
 def mig_instances(handle: Any) -> list[Any]:  # noqa: ANN401
-    """Handles of a device's MIG instances; empty if it is not divided.
+    """Handles of a device's MIG instances; empty if the device is not in MIG mode.
 
     Raises:
-        pynvml.NVMLError: it does not respond.
+        pynvml.NVMLError: the device does not respond.
     """
     mode = known(told(pynvml.nvmlDeviceGetMigMode, handle))
     if not mode or mode[0] != 1:
@@ -84,18 +85,18 @@ def mig_instances(handle: Any) -> list[Any]:  # noqa: ANN401
         try:
             found.append(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
         except pynvml.NVMLError_NotFound:  # noqa: PERF203 - at most seven
-            continue  # an empty place
+            continue  # no instance with this index
     return found
 
 
 def profile_of(instance: Any) -> str | None:  # noqa: ANN401
-    """The instance's profile, which NVML appends to its name, such as 1g.18gb."""
+    """The instance's profile, such as 1g.18gb, which NVML appends to the instance's name."""
     _, mark, profile = str(pynvml.nvmlDeviceGetName(instance)).rpartition("MIG ")
     return profile if mark else None
 
 
 def recovery_action(handle: Any) -> str | None:  # noqa: ANN401
-    """The recovery action that the driver asks for; "": none; None: not reported (before r565).
+    """The recovery action that the driver requests; "" if none, None before r565 (not reported).
 
     Raises:
         pynvml.NVMLError: the device does not respond.
@@ -110,7 +111,7 @@ def recovery_action(handle: Any) -> str | None:  # noqa: ANN401
     for name, words in _ACTIONS.items():
         if number == getattr(pynvml, name, None):
             return words
-    return ""  # none, or one that concerns more than this device
+    return ""  # no action, or an action that concerns more than this device
 
 
 def _busy(handle: Any) -> Figure[int]:  # noqa: ANN401

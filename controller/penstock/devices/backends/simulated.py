@@ -1,4 +1,4 @@
-"""Simulated device backend: the machine file of `penstock_shim.simulator`."""
+"""Simulated device backend, which reads the machine file of `penstock_shim.simulator`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOT_TOLD = NotAvailable(
     "the simulated machine does not record it",
     "its NVML reports a modelled value: penstock simulate PROFILE -- penstock devices",
 )
-RECENT_NS = 1_000_000_000  # the span of the device's samples for its utilisation
+RECENT_NS = 1_000_000_000  # the time over which the device samples its utilisation
 
 
 class SimulatedDevices:
@@ -72,11 +72,11 @@ class SimulatedDevices:
 
     @property
     def released(self) -> str:
-        """Why the driver was released; empty: it was not."""
+        """Why the driver was released; empty if it was not."""
         return self._released
 
     def release(self, reason: str) -> None:
-        """Marks all devices as lost. The machine's file stays mapped: there is no module."""
+        """Marks all devices as lost. The machine's file stays mapped: no module needs unloading."""
         self._released = reason
 
     def reopen(self) -> None:
@@ -93,11 +93,13 @@ class SimulatedDevices:
         return simulator.environment(self._path, tag)
 
     def processes(self, device: Device) -> list[DeviceProcess]:
-        """The device's own record of every process that it has seen, with pids in our namespace.
+        """The device's own record of every process that it has seen.
 
-        Pid 0: it ended in another pid namespace, or runs in one that is hidden from us.
+        Pids are in this process's namespace. The pid is 0 if a process ended in another pid
+        namespace, or runs in a pid namespace that is hidden.
 
-        Raises `DeviceLostError` if the device is lost.
+        Raises:
+            DeviceLostError: the device is lost.
         """
         with self._asking(device):
             records = self._machine.record(device.index)
@@ -125,7 +127,7 @@ class SimulatedDevices:
             raise PenstockError("cannot query the simulated device", str(error)) from error
 
     def observe(self) -> list[Observation]:
-        """The present state of all devices, with XID errors reported since the last call."""
+        """The current state of all devices, with XID errors reported since the last call."""
         try:
             return [self._observation(device) for device in self._machine.devices()]
         except simulator.MachineError as error:  # truncated meanwhile
@@ -182,7 +184,7 @@ class _Seen:
         self._pids = HostPids()
         self._records: list[simulator.ProcessRecord] = []
         self._processes: list[DeviceProcess] = []
-        self._translated = False  # the pids of all live processes are known, and stay valid
+        self._translated = False  # whether all live processes' pids are known; they stay valid
 
     def look(self) -> DeviceLook:
         at_ns, records = self._reader.read()

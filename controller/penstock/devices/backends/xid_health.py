@@ -1,10 +1,10 @@
-"""Health of an NVIDIA device from its driver's reports: whether it may get new work. Pure.
+"""Health of an NVIDIA device, judged from its driver's reports: whether it may get new work.
 
 An XID error is the driver's report of a fault. Application faults do not affect the device; after
-any other one the device is unhealthy until it is reset. A driver that names a recovery action (r565
-and later) is trusted: while it names one the device is unhealthy, and when it names none the device
-has been repaired, or needed nothing. With an older driver a reset shows by its effects: the device
-was away and came back, or its energy counter restarted.
+any other fault the device is unhealthy until it is reset. Drivers from r565 on report whether the
+device needs a recovery action, and that report decides: the device is unhealthy while an action is
+needed. With an older driver, a reset is inferred from its effects: the device was lost and came
+back, or its energy counter restarted.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from penstock.devices.inventory import Health
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# NVIDIA's XID catalogue: a program's fault, not the device's.
+# XIDs that are a program's fault, not the device's, according to NVIDIA's XID catalogue.
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-# The most frequent others, in the catalogue's words.
+# The most frequent XIDs of device faults, in the catalogue's words.
 MEANINGS = {
     48: "double-bit ECC error",
     61: "internal microcontroller breakpoint",
@@ -34,23 +34,23 @@ MEANINGS = {
     119: "GSP remote call timed out",
     120: "GSP error",
 }
-# For so long after an error, a driver that names no recovery action may not have decided yet.
+# For this time after an error, a driver that reports no recovery action may not have decided yet.
 SETTLED_NS = 10_000_000_000
 
 
 @dataclass(frozen=True)
 class Signs:
-    """What a device and its driver report in one sample."""
+    """One sample of what a device and its driver report."""
 
-    lost: str | None = None  # why it does not respond
-    xids: Sequence[int] = ()  # reported since the last sample
-    action: str | None = None  # the recovery action; "": none; None: the driver has no such report
-    energy_millijoules: int | None = None  # since it was last reset
+    lost: str | None = None  # why the device does not respond
+    xids: Sequence[int] = ()  # errors reported since the last sample
+    action: str | None = None  # the recovery action; "" if none, None if not reported
+    energy_millijoules: int | None = None  # since the last reset
 
 
 @dataclass
 class HealthWatch:
-    """The health of one device, from sample to sample."""
+    """Tracks the health of one device from sample to sample."""
 
     _xids: list[int] = field(default_factory=list)  # device faults since the last reset
     _xid_ns: int = 0
@@ -59,7 +59,7 @@ class HealthWatch:
     _energy_millijoules: int | None = None
 
     def look(self, now_ns: int, signs: Signs) -> Health:
-        """The health after these signs. `now_ns`: CLOCK_MONOTONIC."""
+        """The health after the sample `signs`. `now_ns` is a time of CLOCK_MONOTONIC."""
         fatal = [xid for xid in signs.xids if xid not in APPLICATION_XIDS]
         if signs.lost is not None:
             self._note(now_ns, fatal)

@@ -1,7 +1,7 @@
-"""Inventory and state of this machine's devices of any kind, independent of quotas.
+"""Inventory and state of this machine's devices of every kind, independent of quotas.
 
-A value that is not available is a `NotAvailable`, which says why. To add a kind, write a class with
-`kind` and `look` in a file of its own, and add it to `survey`.
+A value that is not available is a `NotAvailable`, which gives the reason. To add a kind, write a
+class with `kind` and `look` in its own file, and add it to `survey`.
 """
 
 from penstock.devices.inventory.figure import Figure, NotAvailable, known

@@ -1,9 +1,9 @@
-"""AMD GPUs, by `amd-smi list|static|metric --json`.
+"""Inventory of AMD GPUs, from `amd-smi list|static|metric --json`.
 
-The output is a list with one object per GPU, since ROCm 7 under "gpu_data". Values are {"value":
-42, "unit": "%"} or "N/A"; a whole section may be "N/A" (github.com/henrygd/beszel issue 737,
-github.com/ROCm/rocm-systems pull requests 2720 and 2987, github.com/ROCm/amdsmi issue 168). Its
-megabytes are 2^20 bytes.
+The output is a list with one object per GPU; since ROCm 7 the list is under "gpu_data". Values are
+{"value": 42, "unit": "%"} or "N/A"; a whole section may be "N/A" (github.com/henrygd/beszel issue
+737, github.com/ROCm/rocm-systems pull requests 2720 and 2987, github.com/ROCm/amdsmi issue 168). A
+megabyte is 2^20 bytes in this output.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class AmdInventory:
         self._timeout_s = timeout_s
 
     def look(self) -> Survey:
-        """The GPUs that amd-smi lists; without it, those on the PCI bus."""
+        """The GPUs that amd-smi lists; without amd-smi, the GPUs on the PCI bus."""
         static = self._ask("static")
         if isinstance(static, NotAvailable):
             cards = self._by_pci(static)
@@ -55,7 +55,7 @@ class AmdInventory:
         return Survey("amd", tuple(found), lacking)
 
     def _ask(self, command: str) -> Figure[dict[int, dict[str, Any]]]:
-        """The output of an amd-smi command, by number of the GPU."""
+        """The output of an amd-smi command, by GPU number."""
         said = ask(["amd-smi", command, "--json"], package=PACKAGE, timeout_s=self._timeout_s)
         return said if isinstance(said, NotAvailable) else read_gpus(said, f"amd-smi {command}")
 
@@ -75,7 +75,7 @@ class AmdInventory:
 
 
 def read_gpus(text: str, command: str) -> Figure[dict[int, dict[str, Any]]]:
-    """The objects in the JSON of any release, by GPU number; lines before it are warnings."""
+    """The objects in the JSON of any amd-smi release, by GPU number; skips warnings before it."""
     begins = [place for mark in "[{" if (place := text.find(mark)) >= 0]
     try:
         data = json.JSONDecoder().raw_decode(text, min(begins))[0] if begins else None
@@ -151,7 +151,7 @@ def _word(data: object, *path: str) -> str | None:
 
 
 def _amount(data: object, lacking: NotAvailable, *paths: tuple[str, str]) -> Figure[int]:
-    """The first valid value at `paths`, in our unit for its kind."""
+    """The first valid value at `paths`, converted to the unit that reports use."""
     for path in paths:
         found = _at(data, *path)
         unit = _at(found, "unit")

@@ -1,10 +1,10 @@
-"""Huawei Ascend NPUs, by `npu-smi info`.
+"""Inventory of Huawei Ascend NPUs, from `npu-smi info`.
 
-Its table has two rows per chip: "NPU Name | Health | Power(W) Temp(C) Hugepages-Usage(page)" and
-"Chip Phy-ID | Bus-Id | AICore(%) Memory-Usage(MB) HBM-Usage(MB)". NA or - means not known; chips
-without HBM have no last column. Examples from 910B and A3 machines, releases 24.1 to 26.0:
-github.com/vllm-project/vllm-ascend issues 1903, 2035, 2534, 12980. Its megabytes are 2^20 bytes
-(65536 for a 64 GB chip).
+The command's table has two rows per chip: "NPU Name | Health | Power(W) Temp(C)
+Hugepages-Usage(page)" and "Chip Phy-ID | Bus-Id | AICore(%) Memory-Usage(MB) HBM-Usage(MB)". NA or
+- means unknown; chips without HBM have no last column. Examples from 910B and A3 machines, releases
+24.1 to 26.0, are in github.com/vllm-project/vllm-ascend issues 1903, 2035, 2534 and 12980. A
+megabyte is 2^20 bytes in this table (65536 for a 64 GB chip).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _USED_OF = re.compile(r"(\d+)\s*/\s*(\d+)")
 
 
 class AscendInventory:
-    """Ascend chips, each of which is a device."""
+    """Ascend chips; each chip is a device."""
 
     kind: Kind = "ascend"
 
@@ -40,7 +40,7 @@ class AscendInventory:
         self._timeout_s = timeout_s
 
     def look(self) -> Survey:
-        """The chips that `npu-smi info` lists; without it, those on the PCI bus."""
+        """The chips that `npu-smi info` lists; without npu-smi, the chips on the PCI bus."""
         said = ask(["npu-smi", "info"], package=PACKAGE, timeout_s=self._timeout_s)
         if not isinstance(said, NotAvailable):
             return read_table(said)
@@ -70,7 +70,7 @@ def read_table(text: str) -> Survey:
             continue
         head = cells[0].split()
         if not head or not head[0].isdigit():
-            continue  # headings, and the table of processes
+            continue  # headings, or the table of processes
         if _BUS_ID.fullmatch(cells[1]) is None:
             odd += board is not None
             board = (head, cells[1], cells[2].split())
@@ -87,11 +87,11 @@ def read_table(text: str) -> Survey:
             "ascend",
             (),
             NotAvailable(
-                f"npu-smi info printed no table that is known; it begins with {first[:80]!r}",
-                "run npu-smi info by hand; if it lists chips, report its form",
+                f"npu-smi info printed no known table; its output begins with {first[:80]!r}",
+                "run npu-smi info by hand; if it lists chips, report its format",
             ),
         )
-    lacking = NotAvailable(f"{odd} rows of npu-smi info are of an unknown form") if odd else None
+    lacking = NotAvailable(f"{odd} rows of npu-smi info have an unknown format") if odd else None
     return Survey("ascend", tuple(found), lacking)
 
 
@@ -101,7 +101,7 @@ def _chip(
     head, health, power_and_heat = board
     chip = cells[0].split()
     amounts = [(int(a), int(b)) for a, b in _USED_OF.findall(cells[2])]
-    # HBM if the chip has any; else its only memory.
+    # The chip's HBM if it has any, else its only memory.
     used, total = next((one for one in reversed(amounts) if one[1]), (None, None))
     attributes = {"npu": head[0], "chip": chip[0]}
     if len(chip) > 1:

@@ -1,7 +1,8 @@
-"""Horizon BPUs, by /sys/devices/system/bpu: a folder per core; `ratio` is its use in percent.
+"""Inventory of Horizon BPUs, from /sys/devices/system/bpu.
 
-Source: d-robotics.github.io/rdk_doc, "BPU Driver sysfs debugging interface". The further output of
-`hrut_somstatus` has no documented form, and is not read.
+Each core has a folder there, whose file `ratio` is the core's use in percent. Source:
+d-robotics.github.io/rdk_doc, "BPU Driver sysfs debugging interface". The output of `hrut_somstatus`
+is not read, because its format is not documented.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class BpuInventory:
         self._root = root
 
     def look(self) -> Survey:
-        """The cores that sysfs shows."""
+        """The BPU cores in sysfs."""
         folder = self._root / FOLDER
         try:
             cores = sorted(

@@ -1,4 +1,4 @@
-"""The processors of this machine as one device, from /proc and sysfs."""
+"""Inventory of this machine's processors, as one device, from /proc and sysfs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.devices.inventory.figure import Figure
 
 NOT_TOLD = NotAvailable("the kernel does not report it")
-WINDOW_S = 0.2  # between two samples, if there is no earlier one
+WINDOW_S = 0.2  # between two samples, if there is no earlier sample
 _SENSORS = ("x86_pkg_temp", "cpu-thermal", "cpu_thermal", "coretemp", "k10temp")
 
 
@@ -28,10 +28,10 @@ class CpuInventory:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
-        self._before: tuple[int, int] | None = None  # busy, all: ticks
+        self._before: tuple[int, int] | None = None  # busy and total time, in ticks
 
     def look(self) -> Survey:
-        """The processors; `busy_permille` since the last call, the first time over 200 ms."""
+        """The processors, busy as since the last call; the first call measures over 200 ms."""
         info = self._words("proc/cpuinfo", ":")
         memory = self._words("proc/meminfo", ":")
         if not info:
@@ -62,7 +62,7 @@ class CpuInventory:
         )
 
     def _words(self, file: str, mark: str) -> dict[str, str]:
-        """Keys and values of the first paragraph."""
+        """Keys and values in the file's first paragraph."""
         try:
             text = (self._root / file).read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -83,10 +83,10 @@ class CpuInventory:
 
     def _ticks(self) -> tuple[int, int]:
         words = read_line(self._root / "proc/stat").split()
-        ticks = [int(word) for word in words[1:9]]  # guests are in user and nice already
+        ticks = [int(word) for word in words[1:9]]  # user and nice already include guests
         if words[0] != "cpu" or len(ticks) < 4:
             raise ValueError(words[0])
-        idle = sum(ticks[3:5])  # and waiting for disks
+        idle = sum(ticks[3:5])  # including the time spent waiting for disks
         return sum(ticks) - idle, sum(ticks)
 
     def _temperature(self) -> Figure[int]:

@@ -1,4 +1,4 @@
-"""A figure: a value, or `NotAvailable`, which says why there is none and what to do about it."""
+"""Figure: a value, or `NotAvailable` with the reason why there is none and what to do about it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Told = TypeVar("_Told")
 
 @dataclass(frozen=True)
 class NotAvailable:
-    """Why a value is not known, and what would change that (empty: nothing would)."""
+    """Why a value is not known, and what would help (empty if nothing would)."""
 
     why: str
     fix: str = ""
@@ -24,12 +24,12 @@ Figure = Union[_Told, NotAvailable]  # noqa: UP007 - Python 3.10 makes no alias 
 
 
 def known(figure: Figure[_Told]) -> _Told | None:
-    """The value; None: not available."""
+    """The figure's value; None if not available."""
     return None if isinstance(figure, NotAvailable) else figure
 
 
 def number(text: object, scale: float = 1) -> Figure[int]:
-    """A tool's output `text` times `scale` as an integer; copes with "N/A" and nonsense."""
+    """A tool's output `text` times `scale` as an integer; `NotAvailable` if it is not a number."""
     try:
         value = float(str(text).strip()) * scale
     except ValueError:

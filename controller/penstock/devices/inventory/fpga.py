@@ -1,8 +1,8 @@
-"""FPGAs: the kernel's FPGA managers with their regions, and cards on the PCI bus.
+"""Inventory of FPGAs: the kernel's FPGA managers with their regions, and cards on the PCI bus.
 
-States of a manager: the kernel's Documentation/ABI/testing/sysfs-class-fpga-manager. Cards: Xilinx
-(10ee) in the class of processing accelerators; Intel's by the device numbers of its programmable
-acceleration cards, as listed in the kernel's drivers/fpga/dfl-pci.c.
+The kernel's Documentation/ABI/testing/sysfs-class-fpga-manager defines the states of a manager.
+Xilinx cards (vendor 10ee) are recognised by the class of processing accelerators, Intel's
+programmable acceleration cards by their device numbers in the kernel's drivers/fpga/dfl-pci.c.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOT_TOLD = NotAvailable(
 
 
 class FpgaInventory:
-    """FPGA managers first, then cards without one."""
+    """FPGA managers first, then cards without a manager."""
 
     kind: Kind = "fpga"
 
@@ -36,7 +36,7 @@ class FpgaInventory:
         self._root = root
 
     def look(self) -> Survey:
-        """The FPGAs that sysfs shows."""
+        """The FPGAs in sysfs."""
         found = [self._manager(i, folder) for i, folder in enumerate(self._managers())]
         managed = {report.bus_id for report in found}
         for card in pci_devices(self._root):

@@ -1,4 +1,4 @@
-"""PCI devices from sysfs, whether or not their driver or tool is installed."""
+"""PCI devices from sysfs, whether or not a driver or tool for them is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DISPLAY, ACCELERATOR = 0x03, 0x12  # base classes of the PCI Code and ID Assignm
 
 @dataclass(frozen=True)
 class PciDevice:
-    """One function of the bus."""
+    """One function of a device on the PCI bus."""
 
     address: str  # "0000:01:00.0"
     vendor: int
@@ -24,7 +24,7 @@ class PciDevice:
 
 
 def pci_devices(root: Path) -> list[PciDevice]:
-    """All PCI devices, by address; unreadable ones are left out. `root`: of the file system."""
+    """All PCI devices by address, without unreadable ones; `root` is the file system's root."""
     found = []
     try:
         folders = sorted((root / "sys/bus/pci/devices").iterdir())
@@ -43,7 +43,7 @@ def pci_devices(root: Path) -> list[PciDevice]:
                 )
             )
         except (OSError, ValueError):  # noqa: PERF203 - each by itself
-            continue  # it was unplugged meanwhile
+            continue  # the device was unplugged meanwhile
     return found
 
 
@@ -59,7 +59,7 @@ def _target(link: Path) -> str | None:
 
 
 def try_line(file: Path) -> str | None:
-    """The first line of a file of sysfs; None: it cannot be read."""
+    """The first line of a sysfs file; None if the file cannot be read."""
     try:
         return read_line(file)
     except OSError:
@@ -67,6 +67,6 @@ def try_line(file: Path) -> str | None:
 
 
 def read_line(file: Path) -> str:
-    """The first line of a file of sysfs. Raises OSError."""
-    with file.open("rb") as stream:  # some files have no end
+    """The first line of a sysfs file. Raises OSError if the file cannot be read."""
+    with file.open("rb") as stream:  # reads are limited because some files never end
         return stream.read(4096).decode(errors="replace").partition("\n")[0].strip()

@@ -18,7 +18,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True)
 class Health:
-    """A device's health by its own driver. `lost`: it does not respond."""
+    """A device's health as reported by its driver; `lost` means that it does not respond."""
 
     state: Literal["ok", "unhealthy", "lost"]
     reason: str = ""
@@ -40,17 +40,17 @@ class DeviceReport:
     driver_version: Figure[str]
     memory_total_bytes: Figure[int]
     memory_used_bytes: Figure[int]
-    busy_permille: Figure[int]  # of recent time
+    busy_permille: Figure[int]  # over recent time
     temperature_celsius: Figure[int]
     power_milliwatts: Figure[int]
     health: Figure[Health]
     simulated: bool = False
-    parent: str | None = None  # of a part of a device: the device's id
-    profile: str | None = None  # ... and the part's size, in the vendor's words
+    parent: str | None = None  # for a partition, the id of the whole device
+    profile: str | None = None  # for a partition, its size in the vendor's terms
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON: null if not available, with the reason in `not_available`."""
+        """Plain values for JSON: null if not available, with the reason in `not_available`."""
         found: dict[str, Any] = {}
         lacking: dict[str, dict[str, str]] = {}
         for one in fields(self):
@@ -67,7 +67,7 @@ class DeviceReport:
 
 
 def blank(kind: Kind, index: int, ident: str, model: str, lacking: NotAvailable) -> DeviceReport:
-    """A report with nothing else known, for the reason `lacking`."""
+    """A report in which all other values are missing, for the reason `lacking`."""
     return DeviceReport(
         kind=kind,
         index=index,
@@ -87,14 +87,14 @@ def blank(kind: Kind, index: int, ident: str, model: str, lacking: NotAvailable)
 
 @dataclass(frozen=True)
 class Survey:
-    """The devices of one kind; `unavailable`: why there are none, or not all of them."""
+    """The devices of one kind; `unavailable` says why there are none, or not all of them."""
 
     kind: Kind
     devices: tuple[DeviceReport, ...] = ()
     unavailable: NotAvailable | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """The survey as plain values, for JSON."""
         lacking = self.unavailable
         return {
             "kind": self.kind,
@@ -111,4 +111,4 @@ class Inventory(Protocol):
         """The kind of device."""
 
     def look(self) -> Survey:
-        """The devices now. Never raises: an unknown value is `NotAvailable`."""
+        """The devices as they are now. Never raises; an unknown value is `NotAvailable`."""

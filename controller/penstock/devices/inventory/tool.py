@@ -1,4 +1,4 @@
-"""Runs a vendor's tool with a time-out: it may be missing, hang, print too much or fail."""
+"""Runner for vendors' tools, which may be missing, hang, print too much or fail."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
     from penstock.devices.inventory.figure import Figure
 
-TIMEOUT_S = 10.0  # these tools start a runtime first, which takes seconds on large machines
+TIMEOUT_S = 10.0  # these tools first start a runtime, which takes seconds on large machines
 MOST_BYTES = 8 << 20
 _REAP_S = 1.0
 
 
 def ask(command: Sequence[str], *, package: str, timeout_s: float = TIMEOUT_S) -> Figure[str]:
-    """The standard output of `command`; `package`: what to install if it is missing.
+    """The standard output of `command`. `package` is what to install if the command is missing.
 
-    It runs in the C locale, without input, in its own process group, which is killed after
-    `timeout_s`. A tool that the kernel cannot kill is left behind.
+    The command runs in the C locale, without input, in its own process group, which is killed after
+    `timeout_s`. A process that the kernel cannot kill is left behind.
     """
     words = " ".join(command)
     environment = {**os.environ, "LC_ALL": "C", "LANG": "C", "LANGUAGE": "C"}
@@ -43,7 +43,7 @@ def ask(command: Sequence[str], *, package: str, timeout_s: float = TIMEOUT_S) -
         return NotAvailable(f"{command[0]} is not installed", f"install {package}")
     except PermissionError:
         return NotAvailable(
-            f"{command[0]} may not be run by this user", "run it as root, or ask for permission"
+            f"{command[0]} may not be run by this user", "run it as root, or get permission"
         )
     except OSError as error:
         return NotAvailable(f"{command[0]} cannot be run: {error.strerror}", f"reinstall {package}")
@@ -64,7 +64,7 @@ def ask(command: Sequence[str], *, package: str, timeout_s: float = TIMEOUT_S) -
 
 
 def _collect(process: subprocess.Popen[bytes], until: float) -> tuple[str, str, str | None]:
-    """Both outputs, and why the rest of them was not read, if so."""
+    """Both outputs, and the reason why the rest of them was not read, or None."""
     assert process.stdout is not None  # noqa: S101 - for mypy: it is a pipe
     assert process.stderr is not None  # noqa: S101
     parts: dict[int, bytearray] = {}
@@ -76,7 +76,7 @@ def _collect(process: subprocess.Popen[bytes], until: float) -> tuple[str, str, 
         while selector.get_map() and late is None:
             ready = selector.select(max(0.0, until - time.monotonic()))
             if not ready:
-                late = "did not answer in time"
+                late = "did not respond in time"
             for key, _ in ready:
                 chunk = os.read(key.fd, 1 << 16)
                 parts[key.fd] += chunk
@@ -94,7 +94,7 @@ def _collect(process: subprocess.Popen[bytes], until: float) -> tuple[str, str, 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kills what is left of the process group."""
+    """Kills the remaining processes of the group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     for stream in (process.stdout, process.stderr):
@@ -105,5 +105,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def nothing_there(what: str, lacking: NotAvailable) -> NotAvailable:
-    """Why a kind has no device, if the bus shows none and its tool gave no answer."""
+    """Why a kind has no device, if the bus shows none and its tool did not respond."""
     return NotAvailable(f"no {what} is on the PCI bus, and {lacking.why}", lacking.fix)

@@ -1,7 +1,7 @@
-"""Google TPUs on the PCI bus, and the device nodes that programs open.
+"""Inventory of Google TPUs on the PCI bus, and of the device nodes that programs open.
 
-Vendor 1ae0 and these device numbers: github.com/jax-ml/jax, jax/_src/hardware_utils.py. Chips up to
-v4 have a node of the accel class (/dev/accel0); programs open later ones through vfio
+Vendor 1ae0 and the device numbers are from github.com/jax-ml/jax, jax/_src/hardware_utils.py. Chips
+up to v4 have a node of the accel class (/dev/accel0); programs open later chips through vfio
 (/dev/vfio/GROUP).
 """
 

@@ -1,4 +1,4 @@
-"""Cluster queries that explain one Pod: its state, shares, and why it waits."""
+"""Cluster queries that explain one Pod: its state, its shares, and why it waits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Account:
 
 
 async def account(kubeconfig: Path | None, namespace: str, name: str) -> Account:
-    """Explains why a Pod waits, or its present state; raises `PenstockError`."""
+    """Explains why a Pod waits, or its current state. Raises `PenstockError`."""
     async with await Api.connect(kubeconfig) as api:
         try:
             plain = await api.get(PODS, name, namespace)
@@ -68,7 +68,7 @@ async def account(kubeconfig: Path | None, namespace: str, name: str) -> Account
                 raise
             raise PenstockError(
                 f"there is no Pod {name!r} in namespace {namespace!r}", str(error.why),
-                "see kubectl get pods -A; name its namespace with -n",
+                "find it with kubectl get pods -A, and name its namespace with -n",
             ) from error  # fmt: skip
         events, _ = await api.list(
             EVENTS, namespace, fields=f"involvedObject.uid={plain['metadata']['uid']}"
@@ -95,7 +95,7 @@ async def _account(api: Api, plain: Object, events: list[Object]) -> Account:
 
 
 async def _node(api: Api, name: str) -> NodeState | None:
-    """Reads the Pod's node; None: it is gone, or the user may not read nodes."""
+    """Reads the Pod's node; None if it is gone, or the user may not read nodes."""
     try:
         return node_state(await api.get(NODES, name))
     except ApiError as error:
@@ -105,7 +105,7 @@ async def _node(api: Api, name: str) -> NodeState | None:
 
 
 async def _by_claims(api: Api, pod: Pod) -> tuple[str, ...]:
-    """Describes what the Pod's claims hold; omits what the user may not read."""
+    """Describes the shares that the Pod's claims hold, as far as the user may read them."""
     claims: dict[str, Claim | None] = {}
     for reference, name in pod.claims:
         with _readable():
@@ -119,7 +119,7 @@ async def _by_claims(api: Api, pod: Pod) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _readable() -> Iterator[None]:
-    """Ignores 403 and 404: rights in one namespace are enough for the rest."""
+    """Ignores 403 and 404, so that a user with rights in one namespace still gets the rest."""
     try:
         yield
     except ApiError as error:
@@ -161,7 +161,7 @@ async def _world(api: Api, waiting: str) -> ClusterSnapshot:
     claims, slices, nodes, classes = await asyncio.gather(
         api.list(CLAIMS), api.list(SLICES), api.list(NODES), api.list(CLASSES)
     )
-    # All Pods of a large cluster are tens of megabytes: list them only when they matter.
+    # All Pods of a large cluster are tens of megabytes, so they are listed only if they matter.
     full = "Insufficient" in waiting or "Too many pods" in waiting
     pods = [read_pod(one) for one in (await api.list(PODS))[0]] if full else []
     read = {(c.namespace, c.name): c for c in map(read_claim, claims[0])}

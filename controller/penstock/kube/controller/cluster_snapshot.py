@@ -1,4 +1,4 @@
-"""Cluster snapshot: nodes, devices and claims, reduced to what decides where a Pod fits."""
+"""Cluster snapshot: the fields of nodes, devices and claims that decide where a Pod fits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from penstock.kube.objects.names import CORES_PERMILLE, DRIVER, MEMORY
 from penstock.kube.objects.quantity import parse_quantity, parse_whole
 from penstock.model import QuantityError
 from penstock.model.quantity import FULL_DEVICE_PERMILLE
-from penstock.scheduling.placement.device_state import Device, Share
+from penstock.model.share import Share
+from penstock.scheduling.placement.device_state import Device
 from penstock.scheduling.placement.device_state import Node as Devices
 from penstock.scheduling.placement.pod_request import Ask
 
@@ -34,7 +35,7 @@ class Node:
     name: str
     ready: bool
     cordoned: bool
-    taints: tuple[tuple[str, str, str], ...]  # key, value, effect; only those that exclude Pods
+    taints: tuple[tuple[str, str, str], ...]  # key, value and effect of taints that exclude Pods
     labels: Mapping[str, str]
     cpu: float  # allocatable
     memory_bytes: float
@@ -53,8 +54,8 @@ class SliceDevice:
     memory_bytes: int
     cores_permille: int
     attributes: Mapping[str, str]
-    taint: str  # a taint that excludes claims; empty: none
-    # What a claim gets that names no quantity: the device's default, else all of it.
+    taint: str  # a taint that excludes claims; empty if none
+    # The amounts for a claim that requests no quantity: the device's defaults, else all of it.
     usual_memory_bytes: int = 0
     usual_cores_permille: int = 0
 
@@ -79,7 +80,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Asked:
-    """One request of a claim, by one of our device classes or another."""
+    """One request of a claim, for one of our device classes or another class."""
 
     name: str
     device_class: str
@@ -97,14 +98,14 @@ class Claim:
     namespace: str
     name: str
     uid: str
-    spec: Object  # of an unallocated claim; else empty
-    requests: tuple[Asked, ...]  # the first choice of each; none once it is allocated
-    held: tuple[Held, ...] | None  # of our devices; None: it is not allocated
-    node: str  # the node of its allocation; empty: any, or none yet
+    spec: Object  # empty once the claim is allocated
+    requests: tuple[Asked, ...]  # the first alternative of each; empty once it is allocated
+    held: tuple[Held, ...] | None  # shares of our devices; None if it is not allocated
+    node: str  # the node of its allocation; empty if any node will do, or not allocated
     deleting: bool
 
     def amounts(self, ours: Collection[str]) -> Amounts:
-        """The quantities it holds, or requests by device classes in `ours`."""
+        """The quantities that the claim holds, or else requests for device classes in `ours`."""
         if self.held is None:
             return of_claim_spec(self.spec, ours)
         return total(Amounts(1, h.share.memory_bytes, h.share.cores_permille) for h in self.held)
@@ -132,9 +133,9 @@ def read_node(one: Object) -> Node:
 
 
 def read_slice(one: Object) -> Slice | None:
-    """Reads a ResourceSlice; None: another driver's, or for a pool that is not its node's.
+    """Reads a ResourceSlice; None if it is another driver's, or its pool is not its node's.
 
-    Our pools have their node's name: a node must not describe another node's devices.
+    Our pools have the names of their nodes, so that no node can describe another node's devices.
     """
     spec = one["spec"]
     pool = spec.get("pool") or {}
@@ -191,7 +192,7 @@ def read_claim(one: Object) -> Claim:
 
 
 def devices_of(slices: Iterable[Slice], claims: Iterable[Claim]) -> dict[str, Devices]:
-    """By node: its devices and the shares allocated on them; ignores outdated slices."""
+    """The devices of each node, with the shares allocated on them. Ignores outdated slices."""
     newest: dict[tuple[str, str], int] = {}
     every = list(slices)
     for one in every:
@@ -225,7 +226,7 @@ def devices_of(slices: Iterable[Slice], claims: Iterable[Claim]) -> dict[str, De
 
 
 def usual_of(slices: Iterable[Slice]) -> dict[str, Usual]:
-    """By node: the default quantities of a claim there; the smallest of several devices."""
+    """The default quantities of a claim on each node, which are those of its smallest device."""
     found: dict[str, Usual] = {}
     for one in slices:
         for device in one.devices:
@@ -277,7 +278,7 @@ def _share(consumed: Object) -> Share:
 
 
 def _node_of(allocation: Object) -> str:
-    """The node of an allocation: the scheduler selects it by name, as each pool has one node."""
+    """The node of an allocation, which is selected by name, because each pool has one node."""
     for term in (allocation.get("nodeSelector") or {}).get("nodeSelectorTerms") or []:
         for rule in term.get("matchFields") or []:
             if rule.get("key") == "metadata.name" and rule.get("operator") == "In":

@@ -1,4 +1,4 @@
-"""Controller (`penstock kube control`): the reconcile loops of the leading process."""
+"""Controller (`penstock kube control`): the reconcile loops of the leader."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ROUND_S = 1.0
 EXPLAIN_S = 5.0
-TOLD_S = 5.0  # the maximum age of metrics in a status; changes of state are written at once
+TOLD_S = 5.0  # maximum age of the metrics in a status; changes of state are written at once
 LISTING = "the API server has not sent its lists yet"
-WINDOW_NS = 10 * 10**9  # over which rates of vGPUs and requests are averaged
+WINDOW_NS = 10 * 10**9  # time over which rates of vGPUs and requests are averaged
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Sources:
 
 
 class Controller:
-    """Runs while this process leads; each term begins with fresh lists."""
+    """The controller during one term as the leader, which begins with fresh lists."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Controller:
         sources: Sources,
         report: Callable[..., None],
     ) -> None:
-        """`namespace`: the namespace of our agents' Pods."""
+        """Creates a controller; `namespace` is the namespace of our agents' Pods."""
         self._api = api
         self._leader = leader
         self._report = report
@@ -94,7 +94,7 @@ class Controller:
         self._sets = self._cache(STATEFUL_SETS, lambda one: read_workload("StatefulSet", one))
         self._autoscalers = self._cache(AUTOSCALERS, read_autoscaler)
         self._agent_pods = self._cache(PODS, _agent_page, namespace=namespace, labels=METRICS_PORT)
-        # Kubernetes releases without DRA do not serve these; everything else works there.
+        # Kubernetes releases without DRA do not serve these kinds, but everything else works there.
         self._classes = self._cache(CLASSES, whose)
         self._claims = self._cache(CLAIMS, read_claim)
         self._slices = self._cache(SLICES, read_slice)
@@ -140,7 +140,7 @@ class Controller:
         )
 
     def unready(self) -> str:
-        """Why it cannot work yet; empty: it works."""
+        """Why it cannot work yet; empty if it works."""
         optional = {id(self._classes), id(self._claims), id(self._slices)}
         for cache in self._caches:
             if not cache.is_ready and not (cache.is_unserved and id(cache) in optional):
@@ -172,7 +172,7 @@ class Controller:
         await self._count()
 
     def _look(self) -> None:
-        """Computes the reach of policies in namespaces where something changed."""
+        """Recomputes the reach of policies in namespaces where something changed."""
         dirty = self._dirty | self.pods.dirty
         self._dirty, self.pods.dirty = set(), set()
         if not dirty:
@@ -257,7 +257,7 @@ class Controller:
         return sorted(told, key=lambda one: (one["kind"], one["name"]))
 
     async def _count(self) -> None:
-        """Counts what claims and Pods of capped namespaces hold, and updates the caps."""
+        """Counts the quantities that capped namespaces hold, and updates the caps."""
         if not self._caps.objects:
             return
         held = self._held()
@@ -282,7 +282,7 @@ class Controller:
         self._counter.forget()
 
     def _held(self) -> dict[str, dict[str, Amounts]]:
-        """The quantities held, by capped namespace and uid."""
+        """The quantities that claims and Pods hold, by capped namespace and uid."""
         classes = {name for (_, name), one in self._classes.objects.items() if one != "theirs"}
         held: dict[str, dict[str, Amounts]] = {ns: {} for ns, _ in self._caps.objects}
         for (namespace, _), claim in self._claims.objects.items():
@@ -325,7 +325,7 @@ class Controller:
 
 
 def _states(status: Object) -> object:
-    """The parts of a status whose change is written at once; metrics and texts are not."""
+    """The parts of a status whose changes are written at once, unlike metrics and texts."""
     return (
         status.get("observedGeneration"),
         status.get("conditions"),

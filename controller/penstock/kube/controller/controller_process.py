@@ -1,4 +1,4 @@
-"""Controller process: one of several replicas, of which one leads."""
+"""Controller process: one of several replicas, only one of which leads."""
 
 from __future__ import annotations
 
@@ -32,22 +32,25 @@ async def serve(
     qps: float,
     report: Callable[..., None],
 ) -> None:
-    """Serves until SIGTERM; raises `PenstockError`.
+    """Serves until SIGTERM.
 
     Args:
         namespace: Namespace of the lease, and of our agents' Pods.
         lease: Name of the lease.
         address: Listening address for the kubelet's probes.
-        kubeconfig: The cluster; None: that of the Pod in which this runs.
+        kubeconfig: The cluster's kubeconfig; None for the cluster in which this process runs.
         sources: The sources of metrics for scaling.
         qps: Requests a second to the API server, on average.
         report: Called with log events and their fields.
+
+    Raises:
+        PenstockError: no cluster is configured, or the address cannot be used.
     """
     identity = f"{os.uname().nodename}_{secrets.token_hex(4)}"
     timeout = aiohttp.ClientTimeout(total=PAGE_TIMEOUT_S)
     async with (
         await Api.connect(kubeconfig, qps=qps, burst=int(2 * qps)) as api,
-        # Each source has limits of its own; no cookie of one page is sent to another.
+        # Each source limits its own connections, and no cookie of one page is sent to another.
         aiohttp.ClientSession(
             timeout=timeout,
             connector=aiohttp.TCPConnector(limit=0),
@@ -58,7 +61,7 @@ async def serve(
         acting: list[Controller] = []
 
         async def act() -> None:
-            # A new one each time: the state of an earlier term is stale.
+            # Each term gets a new controller, because the state of an earlier term is stale.
             acting[:] = [
                 Controller(
                     api, leader, session, namespace=namespace, sources=sources, report=report

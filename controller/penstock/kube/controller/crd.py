@@ -2,9 +2,9 @@
 
 `python -m penstock.kube.controller.crd DIR` writes them.
 
-The API server requires "structural" schemas: a type for every value, no references, no unions but
-int-or-string. Rules between fields are expressed in CEL. The controller, which reads with the
-models themselves, finds everything else.
+The API server requires "structural" schemas, with a type for every value, no references, and no
+unions but int-or-string. Rules between fields are expressed in CEL. The controller reads objects
+with the policy models themselves, and so finds all other errors.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from typing import Any
 import yaml
 
 from penstock.kube.objects.names import GROUP
+from penstock.model.metric import METRICS
 from penstock.model.quantity import format_duration
-from penstock.policy.schema import QuotaPolicy
+from penstock.policy.schema import NO_METRIC, QuotaPolicy
 
 VERSION = "v1alpha1"
 _HEAD = "# Written by `make gen` from penstock.kube.controller.crd and penstock.policy.schema.\n"
 _KEPT = ("type", "enum", "pattern", "minLength", "maxLength", "minProperties", "maxProperties")
 MOST_LABELS = 32  # of a selector
 
-METRICS = ("cpu", "memory", "cores", "vgpuMemory", "qps")
-# Rules between fields, by model. Each message tells what to write instead.
+# Rules between fields, by model. Each message explains what to write instead.
 RULES: dict[str, list[tuple[str, str]]] = {
     "Spec": [
         (
             "!has(self.priority)",
-            "priority is for plain machines: on Kubernetes the Pod's priorityClassName decides",
+            "priority is only for plain machines: on Kubernetes, set the Pod's priorityClassName",
         ),
     ],
     "Selector": [
         (
             "!has(self.command) && !has(self.user)",
-            "command and user select on plain machines: on Kubernetes give matchLabels",
+            "command and user are only for plain machines: on Kubernetes, use matchLabels",
         ),
-        ("has(self.matchLabels)", "is empty: give matchLabels, or leave the selector out"),
+        ("has(self.matchLabels)", "is empty: set matchLabels, or leave the selector out"),
     ],
     "Limits": [
         (
             "!(has(self.cores) && has(self.tflops))",
-            "has both cores and tflops: give one of them",
+            "has both cores and tflops: keep only one of them",
         ),
         (
             "has(self.memory) || has(self.cores) || has(self.tflops)",
-            "is empty: give memory, and cores or tflops",
+            "is empty: set memory, and cores or tflops",
         ),
     ],
     "Threshold": [("self.up > self.down", "up must be above down, or scaling would flap")],
@@ -56,8 +56,8 @@ RULES: dict[str, list[tuple[str, str]]] = {
     ],
     "Metrics": [
         (
-            " || ".join(f"has(self.{one})" for one in METRICS),
-            "is empty: give at least one of cpu, memory, cores, vgpuMemory, qps",
+            " || ".join(f"has(self.{one.key})" for one in METRICS.values()),
+            NO_METRIC,
         ),
     ],
     "Scale": [
@@ -88,24 +88,24 @@ def cap_crd() -> dict[str, Any]:
     }
     hard = {
         "vgpus": {
-            "type": "integer", "minimum": 0, "description": "how many shares of devices",
+            "type": "integer", "minimum": 0, "description": "number of device shares",
         },
         "memory": {
             **quantity,
             "pattern": r"^[0-9.]+([eE][0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$",
-            "description": "device memory, all vGPUs together: 200Gi",
+            "description": "device memory of all vGPUs together, such as 200Gi",
         },
         "cores": {
             **quantity,
             "pattern": r"^[0-9]+(\.[0-9])?%?$",
-            "description": "percent of a device's compute time, all vGPUs together: 250 is two and "
-            "a half devices",
+            "description": "compute time of all vGPUs together, in percent of one device: 250 is "
+            "two and a half devices",
         },
     }  # fmt: skip
     spec = {
         "type": "object",
-        "description": "The most that all vGPUs of this namespace may be together, by claims and "
-        "by extended resources.",
+        "description": "The limits on all vGPUs of this namespace together, whether they are "
+        "allocated through claims or through extended resources.",
         "required": ["hard"],
         "properties": {
             "hard": {
@@ -113,7 +113,7 @@ def cap_crd() -> dict[str, Any]:
                 "properties": hard,
                 "x-kubernetes-validations": _rules(
                     [("has(self.vgpus) || has(self.memory) || has(self.cores)",
-                      "is empty: give vgpus, memory or cores")]
+                      "is empty: set vgpus, memory or cores")]
                 ),
             }
         },
@@ -129,23 +129,25 @@ def cap_crd() -> dict[str, Any]:
             "observedGeneration": {"type": "integer", "format": "int64"},
             "used": {
                 "type": "object",
-                "description": "What claims and Pods of this namespace hold, as counted last.",
+                "description": "The quantities that claims and Pods of this namespace held at the "
+                "last count.",
                 "properties": amounts,
             },
             "usedInWords": {
                 "type": "object",
-                "description": "What is used and pending together, as `hard` is written: what "
-                "the next request is judged by.",
+                "description": "The sum of `used` and `pending` in the units of `hard`, against "
+                "which the next request is checked.",
                 "properties": {name: {"type": "string"} for name in ("vgpus", "memory", "cores")},
             },
             "pending": {
                 "type": "object",
-                "description": "Admitted, and not counted yet, by uid; growth by uid/version/wish.",
+                "description": "Quantities that are admitted but not counted yet, by uid of the "
+                "object, or by uid/version/wish for the growth of a Pod.",
                 "additionalProperties": {"type": "object", "properties": amounts},
             },
             "counted": {
                 "type": "object",
-                "description": "The versions of claims and Pods that were counted.",
+                "description": "The versions of claims and Pods at the last count.",
                 "properties": {"claims": {"type": "string"}, "pods": {"type": "string"}},
             },
         },
@@ -161,9 +163,9 @@ def cap_crd() -> dict[str, Any]:
     ]
     made = _definition("QuotaCap", "quotacaps", "qc", spec=spec, status=status, columns=columns)
     root = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    # One ledger per namespace: two could not be updated in one step.
+    # A namespace has only one ledger, because two could not be updated in one step.
     root["x-kubernetes-validations"] = _rules(
-        [("self.metadata.name == 'default'", "a namespace has one QuotaCap, named default")]
+        [("self.metadata.name == 'default'", "a namespace has only one QuotaCap, named default")]
     )
     return made
 
@@ -182,10 +184,10 @@ def text_of(definition: dict[str, Any]) -> str:
 
 
 class _Plain(yaml.SafeDumper):
-    """A dumper without references between equal values: people read these files."""
+    """A dumper that writes no references between equal values, because people read these files."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - as the library calls it
-        """Always true: writes no references."""
+        """Returns true, so that no references are written."""
         return True
 
 
@@ -265,7 +267,7 @@ def _policy_status() -> dict[str, Any]:
             "reason": text,
             "metrics": {
                 "type": "object",
-                "description": "Means over ready Pods: percent, requests a second.",
+                "description": "Means over ready Pods, in percent or requests a second.",
                 "additionalProperties": {"type": "number"},
             },
         },
@@ -282,19 +284,19 @@ def _policy_status() -> dict[str, Any]:
             },
             "pods": {
                 "type": "object",
-                "description": "The Pods that the policy holds for.",
+                "description": "The Pods to which the policy applies.",
                 "properties": {
                     "count": whole,
                     "names": {
                         "type": "array",
-                        "description": "The first of them.",
+                        "description": "The first few of these Pods.",
                         "items": text,
                     },
                 },
             },
             "targets": {
                 "type": "array",
-                "description": "What the policy scales.",
+                "description": "The workloads that the policy scales.",
                 "items": target,
                 "x-kubernetes-list-type": "map",
                 "x-kubernetes-list-map-keys": ["kind", "name"],
@@ -349,7 +351,7 @@ def _int_or_string(choices: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _bounds(schema: dict[str, Any], own: dict[str, Any]) -> None:
-    """Converts bounds: OpenAPI 3.0 has a flag for exclusive ones, JSON Schema a key for each."""
+    """Converts exclusive bounds, which OpenAPI 3.0 marks with a flag and JSON Schema with a key."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if bound in schema:
             own[bound] = schema[bound]
@@ -358,7 +360,7 @@ def _bounds(schema: dict[str, Any], own: dict[str, Any]) -> None:
 
 
 def _note_default(schema: dict[str, Any], own: dict[str, Any]) -> None:
-    """Notes a default in the description: one filled in by the server would outlive a release."""
+    """Adds a default to the description, because a stored default would outlive a release."""
     default = schema.get("default")
     if not isinstance(default, (str, int)):
         return

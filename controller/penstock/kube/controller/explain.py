@@ -1,7 +1,8 @@
-"""Explains why a Pod waits: every cause with its numbers, many nodes in one sentence. Pure.
+"""Explanation of why a Pod waits: every cause with its figures, and similar nodes in one sentence.
 
 The scheduler reports how many nodes "cannot allocate all claims", but not what is short. This
 module computes the free devices of each node from ResourceSlices and the allocations of all claims.
+All functions here are pure.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 
 MOST_SAID = 600  # characters quoted from another component's message
 _NOT_READY = ("node.kubernetes.io/not-ready", "", "NoSchedule")
-_TAINT_OF = {  # taints that the cluster sets itself, in words
+_TAINT_OF = {  # descriptions of taints that the cluster sets itself
     "node.kubernetes.io/unschedulable": "cordoned",
     "node.kubernetes.io/not-ready": "not ready",
-    "node.kubernetes.io/unreachable": "not ready: its kubelet is not heard",
+    "node.kubernetes.io/unreachable": "not ready: its kubelet is unreachable",
     "node.kubernetes.io/memory-pressure": "short of memory of its own",
     "node.kubernetes.io/disk-pressure": "short of disk",
     "node.kubernetes.io/pid-pressure": "short of process ids",
@@ -47,15 +48,15 @@ class ClusterSnapshot:
     devices: Mapping[str, Devices]  # for claims, by node
     claims: Mapping[tuple[str, str], Claim]
     classes: Iterable[str]  # all device classes
-    ours: Iterable[str]  # those of our devices
+    ours: Iterable[str]  # device classes that allocate our devices
     taken: Mapping[str, tuple[float, float, int]] = field(default_factory=dict)
-    """By node: processors, bytes and number of its Pods."""
+    """By node: the processors and bytes that its Pods request, and their number."""
     asked: Request | None = None
-    """The Pod's request by extended resources; `devices` are those allocated in that mode."""
+    """The Pod's request for extended resources, if any; `devices` are then those of that mode."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """By node: why none of its devices can be allocated."""
     usual: Mapping[str, Usual] = field(default_factory=dict)
-    """By node: the default quantities of a claim there."""
+    """By node: the default quantities of a claim."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +66,14 @@ class Why:
     causes: tuple[str, ...]
     said: tuple[str, ...]
     told: tuple[str, ...] = ()
-    """Warnings that Penstock itself wrote as events."""
+    """Warnings from events that Penstock itself wrote."""
 
     def __str__(self) -> str:
         return "; ".join(self.causes or self.told or self.said)
 
 
 def explain(pod: Pod, world: ClusterSnapshot, events: Iterable[Object] = ()) -> Why:
-    """Explains an unplaced Pod. `events`: the events about it, oldest first."""
+    """Explains why a Pod is not placed, given the events about it, oldest first."""
     said, told = _said(pod, events)
     if pod.gates:
         held = ", ".join(pod.gates)
@@ -86,7 +87,7 @@ def explain(pod: Pod, world: ClusterSnapshot, events: Iterable[Object] = ()) -> 
         elif not world.nodes:
             causes.append("the cluster has no nodes")
         if not pod.waiting:
-            causes.insert(0, f"no scheduler {pod.scheduler!r} has said anything of it")
+            causes.insert(0, f"no scheduler named {pod.scheduler!r} has reported on it")
         causes += notes
     return Why(tuple(cause for cause in causes if cause), said, told)
 
@@ -99,7 +100,7 @@ def _of_claims(pod: Pod, world: ClusterSnapshot, events: Iterable[Object]) -> li
         if not name:
             refused = [e for e in events if e.get("reason") == "FailedResourceClaimCreation"]
             why = f": {refused[-1].get('message', '')[:MOST_SAID]}" if refused else " yet"
-            causes.append(f"its claim {reference!r} could not be made{why}")
+            causes.append(f"its claim {reference!r} could not be created{why}")
         elif claim is None:
             causes.append(f"ResourceClaim {name!r} does not exist in namespace {pod.namespace}")
         elif claim.deleting:
@@ -107,7 +108,7 @@ def _of_claims(pod: Pod, world: ClusterSnapshot, events: Iterable[Object]) -> li
         else:
             missing = {r.device_class for r in claim.requests} - set(world.classes)
             causes += [
-                f"DeviceClass {one!r}, which claim {name!r} asks for, does not exist"
+                f"DeviceClass {one!r}, which claim {name!r} requests, does not exist"
                 for one in sorted(missing)
             ]
     return causes
@@ -115,10 +116,10 @@ def _of_claims(pod: Pod, world: ClusterSnapshot, events: Iterable[Object]) -> li
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Everything that a Pod's unallocated claims request."""
+    """The devices that a Pod still needs, and the nodes to which its claims bind it."""
 
     request: Request | None
-    bound: Mapping[str, str]  # nodes of the claims that are allocated already
+    bound: Mapping[str, str]  # by allocated claim: its node
 
 
 def _asked(pod: Pod, world: ClusterSnapshot) -> tuple[_Wanted, list[str]]:
@@ -139,7 +140,8 @@ def _asked(pod: Pod, world: ClusterSnapshot) -> tuple[_Wanted, list[str]]:
             asks.append(ask_of(claim, request))
             attributes += request.wanted
             notes += [
-                f"claim {name!r} also selects devices by {text!r}, which only the scheduler reads"
+                f"claim {name!r} also selects devices by {text!r}, which only the scheduler "
+                "evaluates"
                 for text in request.unread
             ]
     whole = Request(tuple(asks), _model(attributes)) if asks else None
@@ -151,7 +153,7 @@ def _model(attributes: Iterable[tuple[str, str]]) -> str:
 
 
 def _of_nodes(pod: Pod, world: ClusterSnapshot, wanted: _Wanted) -> dict[str, str]:
-    """By node: the first reason that excludes the Pod."""
+    """The first reason that excludes the Pod from each node."""
     shortages: dict[str, Shortage] = {}
     nearest: dict[str, float] = {}
     for name, node in world.nodes.items():
@@ -173,14 +175,14 @@ def _of_nodes(pod: Pod, world: ClusterSnapshot, wanted: _Wanted) -> dict[str, st
         short_of = _room(pod, node, world.taken.get(name, (0.0, 0.0, 0)))
         for what, by in short_of.items():
             nearest[what] = min(by, nearest.get(what, by))
-        text = ", ".join(short_of) or "nothing is short there now: it is tried again"
+        text = ", ".join(short_of) or "nothing is short there now: it will be retried"
         shortages[name] = Shortage("said", text=text)
     words = grouped(shortages)
     return {name: _with_figures(why, nearest) for name, why in words.items()}
 
 
 def _whole(request: Request, usual: Usual | None) -> Request:
-    """The request with a node's default quantities filled in; `usual` None: unchanged."""
+    """The request with a node's default quantities filled in; unchanged if `usual` is None."""
     if usual is None:
         return request
     memory_bytes, cores = usual
@@ -196,7 +198,7 @@ def _whole(request: Request, usual: Usual | None) -> Request:
 
 
 def _closed(pod: Pod, node: Node, wanted: _Wanted) -> str:
-    """Why the node excludes the Pod, regardless of its free resources; empty: it does not."""
+    """Why the node excludes the Pod regardless of free resources; empty if it does not."""
     if node.cordoned:
         return "cordoned"
     tolerations = pod.spec.get("tolerations") or []
@@ -248,7 +250,7 @@ def _selected(spec: Object, node: Node) -> bool:
 
 
 def open_nodes(pod: Pod, world: ClusterSnapshot) -> list[str]:
-    """The nodes where nothing but devices may exclude a Pod with extended resources."""
+    """The nodes where only a lack of devices can exclude a Pod with extended resources."""
     wanted = _Wanted(world.asked, {})
     return [
         name
@@ -262,7 +264,7 @@ def open_nodes(pod: Pod, world: ClusterSnapshot) -> list[str]:
 
 
 def _room(pod: Pod, node: Node, taken: tuple[float, float, int]) -> dict[str, float]:
-    """The node's own resources that are short, and by how much."""
+    """The node's own resources that are short for the Pod, and by how much."""
     cpu, memory_bytes, count = taken
     short = {
         "cpu": pod.cpu_taken - (node.cpu - cpu),
@@ -288,7 +290,7 @@ def _with_figures(text: str, nearest: Mapping[str, float]) -> str:
 
 
 def _said(pod: Pod, events: Iterable[Object]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Messages of the scheduler and others, and of Penstock, each once."""
+    """Messages of the scheduler and other components, and of Penstock, without duplicates."""
     ours, others = heard(
         event for event in events if event.get("reason") not in {"FailedScheduling", "WhyPending"}
     )
@@ -299,7 +301,7 @@ def _said(pod: Pod, events: Iterable[Object]) -> tuple[tuple[str, ...], tuple[st
 
 
 def heard(events: Iterable[Object]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The warnings among events, each text once: those of Penstock, and those of others."""
+    """The warnings of Penstock among events, and those of others, without duplicates."""
     found: tuple[dict[str, None], dict[str, None]] = ({}, {})
     for event in events:
         if event.get("type") == "Warning":

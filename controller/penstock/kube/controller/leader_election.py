@@ -1,9 +1,9 @@
-"""Leader election by a Lease: the holder stops before another candidate may begin.
+"""Leader election with a Lease: the holder stops before another candidate may begin.
 
-Clocks of different machines are never compared. A candidate takes the lease over when it has seen
-it unchanged for the lease's duration, by its own monotonic clock. The holder counts from before it
-requested its last successful renewal, and stops sooner. A write still in flight then fails if its
-object has changed: every write here names the version that was read.
+Clocks of different machines are never compared. A candidate takes over the lease when its own
+monotonic clock shows that the lease has been unchanged for its duration. The holder counts from
+before it requested its last successful renewal, and stops earlier. A write that is still in flight
+then fails if its object has changed, because every write names the version that was read.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from penstock.kube.objects.api_client import Api, Object
 
-DURATION_S = 15  # of the lease: another candidate takes over after so long without a renewal
-DEADLINE_S = 10.0  # the holder stops after so long without a renewal
+DURATION_S = 15  # without a renewal for this long, another candidate takes over
+DEADLINE_S = 10.0  # without a renewal for this long, the holder stops
 RETRY_S = 2.0
 
 
@@ -35,7 +35,7 @@ class NotLeadingError(PenstockError):
         super().__init__(
             "this process is no longer the leader",
             "its lease could not be renewed in time",
-            "do nothing: the present leader does this work",
+            "do nothing: the current leader does this work",
         )
 
 
@@ -46,7 +46,7 @@ class Leader:
     api: Api
     namespace: str
     name: str
-    identity: str  # unique among candidates, also after a restart
+    identity: str  # unique among candidates, even after a restart
     duration_s: int = DURATION_S
     deadline_s: float = DEADLINE_S
     retry_s: float = RETRY_S
@@ -62,15 +62,15 @@ class Leader:
         return time.monotonic() < self._until_s
 
     def check(self) -> None:
-        """Raises `NotLeadingError` unless this process may act. Call it before every write."""
+        """Raises `NotLeadingError` unless this process may act. Call this before every write."""
         if not self.leads:
             raise NotLeadingError
 
     async def run(self, act: Callable[[], Awaitable[None]]) -> None:
         """Runs `act` whenever this process leads, until cancelled; then releases the lease.
 
-        When the lease is lost, `act` is cancelled and awaited. It should not return; its exceptions
-        are raised here.
+        When the lease is lost, `act` is cancelled and awaited. It should not return. Its exceptions
+        are raised from this method.
         """
         try:
             while True:
@@ -90,7 +90,7 @@ class Leader:
                 done, _ = await asyncio.wait({acting}, timeout=min(self.retry_s, left_s))
                 if done:
                     return await acting
-                # A hanging renewal must not let it act for longer than it leads.
+                # A renewal that hangs must not let the process act for longer than it leads.
                 left_s = self._until_s - time.monotonic()
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._try(), max(0.0, left_s))
@@ -125,7 +125,7 @@ class Leader:
             self.report("lease not to be had", problem=problem)
 
     async def _ask(self) -> Object | None:
-        """The lease, held by this process; None: another process holds it."""
+        """The lease, now held by this process; None if another process holds it."""
         try:
             found = await self.api.get(LEASES, self.name, self.namespace)
         except ApiError as error:
@@ -161,7 +161,7 @@ class Leader:
         }
 
     async def _release(self) -> None:
-        """Releases the lease, so that the next holder need not wait; else it expires by itself."""
+        """Releases the lease, so that the next holder need not wait until it expires."""
         held, self._until_s = self.leads, 0.0
         if not held or self._seen is None:
             return

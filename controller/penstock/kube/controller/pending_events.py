@@ -1,4 +1,4 @@
-"""Events for Pods that wait for vGPUs by claims: why they wait. A bounded number a round."""
+"""Events that explain why Pods wait for vGPUs through claims, a limited number in each round."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 REASON = "WhyPending"
 AFTER_S = 5.0  # most Pods are placed by then
 AGAIN_S = 30.0
-MOST_A_ROUND = 20  # each takes some milliseconds on a large cluster
+MOST_A_ROUND = 20  # each explanation takes some milliseconds on a large cluster
 
 
 class Pending:
@@ -43,7 +43,7 @@ class Pending:
         claims: Mapping[tuple[str, str], Claim],
         classes: Mapping[str, bool],
     ) -> None:
-        """Explains the Pods that waited longest without an Event; raises `NotLeadingError`."""
+        """Explains the Pods that have waited longest for an Event. Raises `NotLeadingError`."""
         now_s = time.monotonic()
         waiting = [pod for pod in pods.unplaced.values() if pod.claims and not pod.deleting]
         uids = {pod.uid for pod in waiting}
@@ -79,7 +79,7 @@ class Pending:
 
 
 def taken_by_node(pods: Iterable[Pod]) -> dict[str, tuple[float, float, int]]:
-    """Processors, bytes of memory and number of the Pods on each node."""
+    """By node: the processors and bytes of memory that its Pods request, and their number."""
     taken: dict[str, tuple[float, float, int]] = {}
     for pod in pods:
         if pod.node:

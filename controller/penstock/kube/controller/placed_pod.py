@@ -1,4 +1,4 @@
-"""State of a placed or finished Pod: headline, shares, and what prevents it from running. Pure."""
+"""Pure functions that describe a placed or finished Pod: headline, shares, obstacles to running."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def headline(pod: Object, node: NodeState | None) -> str:
 
 
 def suspension(status: Object) -> str:
-    """The node's message about a suspended share of the Pod; empty: none is suspended."""
+    """The node's message about a suspended share of the Pod; empty if none is suspended."""
     for one in status.get("conditions") or []:
         if one.get("type") == RUNNING and one.get("status") == "False":
             return f"{one.get('reason')}: {one.get('message')}"
@@ -58,7 +58,7 @@ def suspension(status: Object) -> str:
 
 
 def why_placed(pod: Object, node: NodeState | None, events: Iterable[Object]) -> Why:
-    """Explains what prevents a placed Pod from running; `events`: those about it, oldest first."""
+    """Explains what prevents a placed Pod from running, given the events about it, oldest first."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     causes = [str(status["message"])] if status.get("message") else []
     if node is not None and not node.ready:
@@ -75,8 +75,8 @@ def _of_lost_node(node: NodeState, *, deleted: bool) -> str:
     if not deleted:
         return f"node {node.name} is not ready{said}: whether the Pod still runs is not known"
     return (
-        f"node {node.name} is not ready{said}: the Pod goes when its kubelet answers again; if the "
-        f"machine is off for good, delete the Node or taint it with "
+        f"node {node.name} is not ready{said}: the Pod ends when its kubelet responds again; if "
+        f"the machine is off for good, delete the Node or taint it with "
         "node.kubernetes.io/out-of-service"
     )
 
@@ -102,7 +102,7 @@ def _of_containers(status: Object) -> list[str]:
 def shares_by_claims(
     claims: Mapping[str, Claim | None], slices: Iterable[Slice]
 ) -> tuple[str, ...]:
-    """Describes what each claim holds; `claims`: by the Pod's name for each."""
+    """Describes the shares that each claim holds; the keys are the Pod's names for its claims."""
     uuids = {
         (device.pool, device.name): device.attributes.get("uuid", "")
         for one in slices

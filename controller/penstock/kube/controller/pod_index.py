@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Pods:
-    """An index of a `Cache` of Pods: append `changed` to the cache's `changed`."""
+    """An index of a `Cache` of Pods, to whose `changed` the method `changed` must be appended."""
 
     def __init__(self) -> None:
         self.by_namespace: dict[str, dict[str, Pod]] = defaultdict(dict)

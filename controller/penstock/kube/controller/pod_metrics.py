@@ -1,8 +1,8 @@
 """Pod metrics: the usage of Pods, from the metrics API or kubelets, and from our agents.
 
-Each source polls by itself every few seconds, and keeps the last values with the time on this
-machine's monotonic clock. So a source that hangs delays nobody, and values that cannot be read grow
-old, which `decide` treats as unknown. Clocks of other machines do not matter.
+Each source polls on its own every few seconds, and keeps the last values with the time on this
+machine's monotonic clock. So a source that hangs delays no other. Values that cannot be read again
+grow old, and `decide` treats old values as unknown. Clocks of other machines do not matter.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from penstock.kube.objects.api_client import Api, Object
     from penstock.kube.objects.workloads import Pod
 
-# The source of the Pods' processor and memory usage: the metrics API, every kubelet through the API
-# server (which needs the right to `nodes/proxy`), or none.
+# The source of the Pods' processor and memory usage: the metrics API, the kubelets through the API
+# server (which requires the right to `nodes/proxy`), or none.
 PodUse = Literal["metrics", "kubelets", "off"]
 POD_METRICS = Kind("metrics.k8s.io/v1beta1", "pods")
 METRICS_S = 5.0  # servers of the metrics API measure every fifteen seconds
 KUBELET_S = 5.0  # kubelets themselves measure every ten seconds or so
 AGENT_S = 5.0
 AT_ONCE = 64
-# At a millisecond of processor time for a page of 64 shares this is a fifth of a processor, and
-# reads every page of 5,000 nodes within the 30 s for which a sample is valid.
+# A page of 64 shares takes a millisecond of processor time, so this rate takes a fifth of a
+# processor. It reads the pages of 5,000 nodes within the 30 s for which a sample is valid.
 PAGES_PER_SECOND = 200.0
 KUBELETS_PER_SECOND = 100.0  # each request loads the API server, too
 FORGOTTEN_NS = 120 * 10**9
@@ -51,8 +51,8 @@ Who = tuple[str, str]  # namespace, name of the Pod or of the claim that several
 
 @dataclass(frozen=True)
 class _Heard:
-    stamp: str  # the source's timestamp: only whether it changed matters
-    at_ns: int  # monotonic, on this machine, when the value first arrived
+    stamp: str  # the source's timestamp, used only to see whether the value is new
+    at_ns: int  # monotonic time at which the value first arrived
     value: float
 
 
@@ -60,16 +60,16 @@ class Source(Protocol):
     """A source of the Pods' processor and memory usage."""
 
     def want(self, pods: Iterable[Pod]) -> None:
-        """Polls for these Pods from now on, and no others."""
+        """Polls only for these Pods from now on."""
 
     def processors(self, pod: Pod) -> Sample | None:
-        """Processors that the Pod used over the last seconds."""
+        """The processors that the Pod used on average over the last seconds."""
 
     def memory_bytes(self, pod: Pod) -> Sample | None:
-        """The Pod's working set: memory that is not reclaimed under pressure."""
+        """The Pod's working set, which is memory that cannot be reclaimed under pressure."""
 
     def problem(self, pod: Pod) -> str:
-        """Why there is no sample of the Pod, or no new one."""
+        """Why there is no sample of the Pod, or no recent one."""
 
     async def run(self) -> None:
         """Polls until cancelled."""
@@ -83,7 +83,7 @@ def source_of(use: PodUse, api: Api) -> Source:
 
 
 class Nobody:
-    """The source when scaling by processor and memory usage is switched off."""
+    """The source that measures nothing, when scaling by cpu and memory is switched off."""
 
     def want(self, pods: Iterable[Pod]) -> None:
         """Does nothing."""
@@ -103,7 +103,7 @@ class Nobody:
 
 
 class PodMetrics:
-    """Usage from the metrics API, as Kubernetes' autoscalers use it: one list per namespace."""
+    """Usage from the metrics API, which Kubernetes' autoscalers use too, listed by namespace."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -118,11 +118,11 @@ class PodMetrics:
         self._heard = _fresh(self._heard)
 
     def processors(self, pod: Pod) -> Sample | None:
-        """Processors that the Pod used over the last quarter of a minute."""
+        """The processors that the Pod used on average over the last 15 s or so."""
         return _sample(self._heard.get((pod.namespace, pod.name, "cpu")))
 
     def memory_bytes(self, pod: Pod) -> Sample | None:
-        """Its working set."""
+        """The Pod's working set."""
         return _sample(self._heard.get((pod.namespace, pod.name, "memory")))
 
     def problem(self, pod: Pod) -> str:
@@ -130,12 +130,12 @@ class PodMetrics:
         return self._polling.problems.get(pod.namespace, "")
 
     async def run(self) -> None:
-        """Asks until it is cancelled."""
+        """Polls until cancelled."""
         await self._polling.run()
 
     async def _ask(self, namespace: str) -> str:
         try:
-            # The server of this API keeps them in memory; they are not in the store.
+            # The server of this API keeps metrics in memory, and not in a store.
             found, _ = await self._api.list(POD_METRICS, namespace, fresh=False)
         except ApiError as error:
             if error.status in {404, 503}:
@@ -148,7 +148,7 @@ class PodMetrics:
         return ""
 
     def take(self, found: Iterable[Object]) -> None:
-        """Takes the items of an answer."""
+        """Records the items of a response."""
         at_ns = time.monotonic_ns()
         for one in found:
             where, stamp = one["metadata"], str(one.get("timestamp"))
@@ -179,11 +179,11 @@ class Kubelets:
         self._heard = _fresh(self._heard)
 
     def processors(self, pod: Pod) -> Sample | None:
-        """Processors that the Pod used over the kubelet's last few seconds."""
+        """The processors that the Pod used on average over the last few seconds."""
         return _sample(self._heard.get((pod.uid, "cpu")))
 
     def memory_bytes(self, pod: Pod) -> Sample | None:
-        """Its working set."""
+        """The Pod's working set."""
         return _sample(self._heard.get((pod.uid, "memory")))
 
     def problem(self, pod: Pod) -> str:
@@ -191,7 +191,7 @@ class Kubelets:
         return self._polling.problems.get(pod.node, "")
 
     async def run(self) -> None:
-        """Asks until it is cancelled."""
+        """Polls until cancelled."""
         await self._polling.run()
 
     async def _ask(self, node: str) -> str:
@@ -202,7 +202,7 @@ class Kubelets:
         return ""
 
     def take(self, summary: Object) -> None:
-        """Takes a kubelet's answer."""
+        """Records a kubelet's response."""
         at_ns = time.monotonic_ns()
         for one in summary.get("pods") or []:
             uid = (one.get("podRef") or {}).get("uid", "")
@@ -217,7 +217,7 @@ class Kubelets:
 
 
 def _hear(known: dict[_Key, _Heard], key: _Key, new: _Heard) -> None:
-    """Keeps a new value; a repeated one stays as old as it was."""
+    """Records a value, unless it is a repetition, so that repeated values grow old."""
     before = known.get(key)
     if before is None or before.stamp != new.stamp:
         known[key] = new
@@ -248,17 +248,17 @@ class Agents:
         self._session = session
         self._window_ns = window_ns
         self.pages: dict[str, str] = {}
-        """URL of each node's agent; the controller, which knows the agents' Pods, sets it."""
+        """The URL of each node's agent, set by the controller, which knows the agents' Pods."""
         self._names: dict[str, set[Who]] = {}  # by node
         self._shares: dict[Who, dict[tuple[str, str], _Share]] = {}  # by tenant and device
-        # By node and label text, which stays the same from one page to the next.
+        # By node and label text, which does not change from one page to the next.
         self._known: dict[str, dict[str, _Share | None]] = {}
         self._polling: Polling[str] = Polling(
             self._ask, AGENT_S, at_once=AT_ONCE, per_second=PAGES_PER_SECOND
         )
 
     def want(self, pods: Iterable[Pod]) -> None:
-        """Polls for these Pods from now on, and reads nothing else of the pages."""
+        """Polls for these Pods from now on, and reads only their shares from the pages."""
         names: dict[str, set[Who]] = {}
         for pod in pods:
             if pod.node:
@@ -272,19 +272,19 @@ class Agents:
         self._forget()
 
     async def run(self) -> None:
-        """Asks until it is cancelled."""
+        """Polls until cancelled."""
         await self._polling.run()
 
     def cores_percent(self, names: Iterable[Who]) -> Sample | None:
-        """Used device time in percent of the quota, on the device where it is highest."""
+        """The used device time in percent of the quota, on the device where it is highest."""
         return self._most(names, self._cores)
 
     def memory_percent(self, names: Iterable[Who]) -> Sample | None:
-        """Used device memory in percent of the quota, on the device where it is highest."""
+        """The used device memory in percent of the quota, on the device where it is highest."""
         return self._most(names, self._memory)
 
     def problem(self, node: str) -> str:
-        """Why the page of a node's agent was not read."""
+        """Why the page of a node's agent could not be read; empty if it could."""
         return self._polling.problems.get(node, "")
 
     def _forget(self) -> None:
@@ -292,7 +292,7 @@ class Agents:
         for who, shares in list(self._shares.items()):
             for key in [key for key, one in shares.items() if one.at_ns <= oldest_ns]:
                 del shares[key]
-                self._known.clear()  # the share may come back after a gap in reading its page
+                self._known.clear()  # the share may reappear after a gap in reading its page
             if not shares:
                 del self._shares[who]
 
@@ -308,7 +308,7 @@ class Agents:
         return ""
 
     def take(self, node: str, page: str) -> None:
-        """Takes an agent's page: reads the wanted shares of that node."""
+        """Records the wanted shares on the page of a node's agent."""
         at_ns = time.monotonic_ns()
         before, now = self._known.get(node, {}), {}
         for metric in _METRICS:
@@ -331,7 +331,7 @@ class Agents:
         self._known[node] = now
 
     def _share(self, node: str, text: str) -> _Share | None:
-        """The share with these labels; None: it is not wanted."""
+        """The share with these labels; None if it is not wanted."""
         labels = dict(_LABEL.findall(text))
         who = labels.get("namespace", ""), labels.get("pod", "")
         if who not in self._names.get(node, set()):
@@ -366,12 +366,12 @@ class Agents:
 
 
 def shares_of(pod: Pod) -> list[Who]:
-    """The names under which an agent may report a Pod's shares: its own and its claims'."""
+    """The names under which an agent may report a Pod's shares: the Pod's and its claims'."""
     return [(pod.namespace, name) for name in (pod.name, *(made for _, made in pod.claims))]
 
 
 def _series(page: str, head: str) -> Iterator[tuple[str, str]]:
-    """Yields labels and value of each line with this head; lines of a metric are adjacent."""
+    """Yields labels and value of each line that begins with `head`; such lines are adjacent."""
     at = 0 if page.startswith(head) else page.find("\n" + head) + 1
     while page.startswith(head, at):
         end = page.find("\n", at)

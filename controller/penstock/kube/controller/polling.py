@@ -1,4 +1,4 @@
-"""Polling: requests many sources periodically and independently; one that hangs delays no other."""
+"""Polling of many sources, each independently, so that a source that hangs delays no other."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ if TYPE_CHECKING:
 
 Thing = TypeVar("Thing", bound="Hashable")
 LOOK_S = 0.5  # how often the set of wanted things is checked
-# After a failure a thing rests for a multiple of the request's duration: one that hangs for four
-# seconds occupies a place for a sixth of the time, one that refuses at once is polled as often as
-# others. The rest is limited, because a sample is valid for thirty seconds.
+# After a failure, the next request to a thing waits for a multiple of the failed request's
+# duration. So a thing that hangs for four seconds occupies a place for a sixth of the time, and a
+# thing that refuses at once is polled as often as others. The wait is limited, because a sample is
+# valid for thirty seconds.
 LEFT_ALONE, LONGEST_ALONE_S = 10.0, 20.0
 
 
 class Polling(Generic[Thing]):
     """Polls each of the `wanted` things every `period_s`, or as often as the limits allow.
 
-    The limits apply to all things together, and to the things of one group. With a namespace as the
-    group, its things wait for each other and delay no other namespace.
+    Some limits apply to all things together, others to the things of one group. If namespaces are
+    the groups, the things of one namespace wait for each other and delay no other namespace.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Polling(Generic[Thing]):
         group_at_once: int | None = None,
         group_per_second: float | None = None,
     ) -> None:
-        """`ask` returns why it failed; empty: it succeeded."""
+        """`ask` requests a thing, and returns the reason for a failure or an empty text."""
         self.wanted: set[Thing] = set()
         self.problems: dict[Thing, str] = {}
         """Why the last request to each thing failed."""
@@ -96,7 +97,7 @@ class Polling(Generic[Thing]):
                 self.problems.pop(thing, None)
             alone_s = min(LONGEST_ALONE_S, took_s * LEFT_ALONE) if why else 0.1
             wait_s = max(self._period_s - took_s, alone_s)
-            # Random, so that things that began at the same moment do not stay in step.
+            # The wait is random, so that things that began at the same moment do not stay in step.
             await asyncio.sleep(wait_s * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
 
     @contextlib.asynccontextmanager
@@ -107,7 +108,7 @@ class Polling(Generic[Thing]):
                 yield
             return
         group = self._group(thing)
-        # A thing that waits for its group's rate limit occupies no place.
+        # A thing that waits for its group's rate limit occupies no place in the gates.
         await self._paces[group].turn()
         async with self._gates[group], self._gate:
             await self._pace.turn()

@@ -1,8 +1,8 @@
 """Request metrics: requests a second, from a workload's own page in Prometheus' text format.
 
-The owner of a workload names the page, and this process fetches it from inside the cluster. So only
-the workload's own Pods or a Service of its namespace may be named. Both are looked up at the API
-server and requested by address: no name is resolved by a DNS server of others.
+The owner of a workload names the page, and this process fetches it from inside the cluster. So the
+page must be served by the workload's own Pods or a Service of its namespace. The API server
+provides their addresses, so that no foreign DNS server can redirect the request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.kube.objects.api_client import Api, Object
     from penstock.kube.objects.workloads import Pod, Workload
 
-# Which pages are fetched: those of the workload's own namespace, of any address, or none.
+# The pages that are fetched: those in the workload's own namespace, at any address, or none.
 Reach = Literal["namespace", "anywhere", "off"]
 SERVICES = Kind("v1", "services")
 POD = "{pod}"
@@ -37,36 +37,36 @@ PAGE_S = 2.0
 PAGE_TIMEOUT_S = 4.0
 AT_ONCE, PER_SECOND = 64, 400.0
 OF_A_NAMESPACE, OF_A_NAMESPACE_PER_SECOND = 4, 20.0
-MOST_BYTES = 2 << 20  # of a page: pages fetched at the same time are in memory together
-LOOKED_UP_S = 30.0  # how long the address of a Service is trusted
+MOST_BYTES = 2 << 20  # of a page, because many pages are in memory at the same time
+LOOKED_UP_S = 30.0  # how long the address of a Service is used without another look-up
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page with the request count of a workload."""
+    """A page with the request metric of a workload."""
 
     namespace: str
     url: str  # as its owner wrote it
     metric: str
-    address: str = ""  # of the Pod whose page it is; empty: not a Pod's page
+    address: str = ""  # of the Pod whose page it is; empty if it is not a Pod's page
 
 
 @dataclass
 class _Read:
     rate: Rate
     last: Sample | None = None
-    address: str = ""  # of its Service
+    address: str = ""  # of the page's Service
     looked_up_s: float = 0.0  # monotonic
 
 
 class PageError(Exception):
-    """A page could not be read; the message says which, and why."""
+    """A page could not be read; the message names the page and the reason."""
 
 
 def fault_of(workload: Workload, reach: Reach, annotations: tuple[str, str]) -> str:
-    """Why requests a second of a workload cannot be measured; empty: they can.
+    """Why requests a second of a workload cannot be measured; empty if they can.
 
-    `annotations`: the names of the annotations for the URL and the metric.
+    `annotations` contains the names of the annotations for the URL and the metric.
     """
     cannot = "qps is unknown: "
     if reach == "off":
@@ -87,7 +87,7 @@ def fault_of(workload: Workload, reach: Reach, annotations: tuple[str, str]) -> 
 
 
 def pages_of(workload: Workload, pods: Iterable[Pod]) -> list[Page]:
-    """The pages of a workload that has no fault."""
+    """The pages of a workload for which `fault_of` finds no fault."""
     where = (workload.namespace, workload.qps_url, workload.qps_metric)
     if POD not in workload.qps_url:
         return [Page(*where)]
@@ -95,12 +95,12 @@ def pages_of(workload: Workload, pods: Iterable[Pod]) -> list[Page]:
 
 
 class Pages:
-    """The metrics of all wanted pages. A counter becomes a rate."""
+    """The metrics of all wanted pages. Counters are converted into rates."""
 
     def __init__(
         self, session: aiohttp.ClientSession, window_ns: int, api: Api | None, reach: Reach
     ) -> None:
-        """`api`: for looking up Services; required for the reach "namespace"."""
+        """`api` looks up Services, and is required for the reach "namespace"."""
         self.reach = reach
         self._session = session
         self._window_ns = window_ns
@@ -113,7 +113,7 @@ class Pages:
         )  # fmt: skip
 
     def want(self, pages: Iterable[Page]) -> None:
-        """Polls these pages from now on, and no others."""
+        """Polls only these pages from now on."""
         self._polling.wanted = set(pages)
         for gone in self._read.keys() - self._polling.wanted:
             del self._read[gone]
@@ -128,7 +128,7 @@ class Pages:
         return found.last if found else None
 
     def problem(self, page: Page) -> str:
-        """Why there is no sample, or no newer one."""
+        """Why there is no sample, or no recent one."""
         return self._polling.problems.get(page, "")
 
     async def _ask(self, page: Page) -> str:
@@ -182,9 +182,9 @@ class Pages:
 
 
 def address_of(service: Object) -> str:
-    """The cluster address of a Service that selects Pods of its namespace; empty: none.
+    """The cluster address of a Service that selects Pods of its namespace; empty if it has none.
 
-    A Service without a selector may point anywhere, as may an ExternalName.
+    A Service without a selector may point anywhere, as may an ExternalName, so both have none.
     """
     spec = service.get("spec") or {}
     if spec.get("type") == "ExternalName" or not spec.get("selector"):
@@ -204,15 +204,18 @@ async def fetch(
     most_bytes: int = MOST_BYTES,
     plain: bool = False,
 ) -> str:
-    """Fetches the page at an http(s) URL without following redirects; raises `PageError`.
+    """Fetches the page at an http(s) URL without following redirects.
 
     Args:
-        session: Its timeout limits the whole request.
+        session: The session, whose timeout limits the whole request.
         url: The URL to request.
-        host: Host header of the request; empty: the URL's host.
-        name: Host name that the server's certificate must have; None: the URL's host.
-        most_bytes: A larger page is an error.
-        plain: Request it uncompressed: compression takes both sides longer than sending.
+        host: Host header of the request; the URL's host if empty.
+        name: Host name that the server's certificate must have; the URL's host if None.
+        most_bytes: The maximum size of a page.
+        plain: Whether to request the page uncompressed, if compression takes longer than sending.
+
+    Raises:
+        PageError: the server does not respond with a page of at most `most_bytes`.
     """
     headers = {"Host": host} if host else {}
     headers |= {"Accept-Encoding": "identity"} if plain else {}
@@ -239,7 +242,7 @@ async def fetch(
 
 
 def _parts(url: str) -> SplitResult | None:
-    """Splits a URL; None: not http(s), or with user name and password."""
+    """Splits a URL; None if it is not http or https, or has a user name and password."""
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - raises for an invalid port
@@ -251,7 +254,7 @@ def _parts(url: str) -> SplitResult | None:
 
 
 def _service(parts: SplitResult, namespace: str) -> str:
-    """The Service of the namespace that a URL names: `name`, `name.namespace`, `….svc…`."""
+    """The Service that a URL names as `name`, `name.namespace` or `….svc…`; empty if none."""
     name, *further = (parts.hostname or "").split(".")
     if not name or (further and further[0] != namespace):
         return ""

@@ -1,8 +1,8 @@
-"""Scaling: sets the replicas of Deployments and StatefulSets by their policy's `scale`.
+"""Scaling: sets the replicas of Deployments and StatefulSets according to their policy's `scale`.
 
-`penstock.scheduling.replicas.decide` computes the count, as on a plain machine; it is written to
-the `scale` subresource. A restart loses nothing: the count is in the workload, and after a restart
-the controller delays growth and shrinking as if there had just been a change.
+`penstock.scheduling.replicas.decide` computes the count, as on a plain machine, and this module
+writes it to the `scale` subresource. A restart loses nothing, because the count is in the workload.
+After a restart, growth and shrinking are delayed as if there had just been a change.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from penstock.kube.controller.pod_metrics import shares_of
 from penstock.kube.controller.request_metrics import POD, Page, fault_of, pages_of
 from penstock.kube.objects.api_client import ApiError
 from penstock.kube.objects.workloads import KINDS, QPS_METRIC, QPS_URL, ready_first
+from penstock.model.metric import METRICS
 from penstock.scheduling.replicas.decide import (
-    METRIC_NAMES,
     SETTLE_PARTS,
     Decision,
     History,
-    Metric,
     Observation,
     ReplicaSample,
     Sample,
@@ -34,15 +33,16 @@ if TYPE_CHECKING:
 
     from penstock.kube.controller.leader_election import Leader
     from penstock.kube.controller.pod_index import Pods
-    from penstock.kube.controller.pod_metrics import Agents, Source
+    from penstock.kube.controller.pod_metrics import Agents, Source, Who
     from penstock.kube.controller.request_metrics import Pages
     from penstock.kube.objects.api_client import Api, Object
     from penstock.kube.objects.workloads import Pod, Workload
+    from penstock.model.metric import Metric
     from penstock.policy.schema import Scale
 
 Key = tuple[str, str, str]
-# How long to wait for the first sample of demand while there is no replica; without this wait one
-# would be started in vain.
+# How long to wait for the first sample of demand while there is no replica. Without this wait, a
+# replica could be started needlessly.
 FIRST_DEMAND_NS = 10 * 10**9
 
 
@@ -71,7 +71,7 @@ class Scaler:
         pages: Pages,
         tell: Callable[[Workload, str, str], Awaitable[None]],
     ) -> None:
-        """`tell` reports an action or a refusal: a workload, a reason in one word, a text."""
+        """`tell` reports an action or a refusal, with a workload, a one-word reason and a text."""
         self._api = api
         self._leader = leader
         self._pods = pods
@@ -84,9 +84,12 @@ class Scaler:
     async def round(
         self, wanted: Iterable[tuple[Workload, Scale]], autoscaled: Mapping[Key, str]
     ) -> None:
-        """Decides once for each workload; call it about every second.
+        """Decides once for each workload. Call this about every second.
 
-        `autoscaled`: names of HorizontalPodAutoscalers, by their targets. Raises `NotLeadingError`.
+        `autoscaled` contains the names of HorizontalPodAutoscalers, by their targets.
+
+        Raises:
+            NotLeadingError: this process does not lead any more.
         """
         several = list(wanted)
         for gone in self._targets.keys() - {workload.key for workload, _ in several}:
@@ -123,8 +126,7 @@ class Scaler:
             plain |= {"state": target.state, "wanted": target.wanted, "reason": target.reason}
             if target.values:
                 plain["metrics"] = {
-                    "vgpuMemory" if name == "vgpu_memory" else name: round(value, 1)
-                    for name, value in target.values.items()
+                    METRICS[metric].key: round(value, 1) for metric, value in target.values.items()
                 }
         return plain
 
@@ -137,7 +139,7 @@ class Scaler:
             target.state, target.wanted, target.values = "Refused", workload.replicas, {}
             target.reason = (
                 f"HorizontalPodAutoscaler {autoscaler} scales it: two scalers would undo each "
-                "other's work; remove the autoscaler, or take scale out of the policy"
+                "other's work; remove the autoscaler, or remove scale from the policy"
             )
             if before != (target.state, target.reason):
                 await self._tell(workload, "ScalingRefused", target.reason)
@@ -145,8 +147,8 @@ class Scaler:
         if workload.replicas == 0 and floor_of(scale) > 0:
             target.state, target.wanted, target.values = "Off", 0, {}
             target.reason = (
-                "its replicas were set to 0, which the policy never does: set 1 or more to have it "
-                "scaled again"
+                "its replicas were set to 0, which the policy never does: set them to 1 or more to "
+                "resume scaling"
             )
             target.history = _begin(scale, workload).history
             return
@@ -160,13 +162,13 @@ class Scaler:
         observation = Observation(now_ns, samples, totals)
         decision, history = decide(observation, scale, target.history)
         if decision.replicas != workload.replicas and not await self._set(workload, decision):
-            return  # it changed meanwhile: the next version is considered
+            return  # the workload has changed in the meantime, and its new version comes next
         target.history = history
         target.wanted, target.values = decision.replicas, decision.values
         target.reason = "; ".join([decision.reason, *problems])
 
     async def _set(self, workload: Workload, decision: Decision) -> bool:
-        """Sets the replicas, but never over a count not seen yet; returns whether it did."""
+        """Sets the replicas if the count is still the one that was seen; returns whether it did."""
         kind = KINDS[workload.kind]
         try:
             found = await self._api.get(kind, workload.name, workload.namespace, "scale")
@@ -189,7 +191,7 @@ class Scaler:
     def _samples(
         self, workload: Workload, scale: Scale, pods: list[Pod]
     ) -> tuple[list[ReplicaSample], list[str]]:
-        """One sample for each requested replica, and why metrics are missing."""
+        """One sample for each requested replica, and the reasons why metrics are missing."""
         metrics = thresholds_of(scale)
         problems: dict[str, None] = {}
         samples = []
@@ -211,20 +213,44 @@ class Scaler:
     def _figure(
         self, metric: Metric, workload: Workload, pod: Pod, problems: dict[str, None]
     ) -> Sample | None:
-        if metric in {"cpu", "memory"}:
-            request = pod.cpu_request if metric == "cpu" else pod.memory_request_bytes
-            if request is None:
-                what = f"{METRIC_NAMES[metric]} is unknown: a container requests none of it"
-                problems[what] = None
-                return None
-            used = self._use.processors(pod) if metric == "cpu" else self._use.memory_bytes(pod)
-            if used is None and pod.ready and (why := self._use.problem(pod)):
-                problems[why] = None
-            return Sample(used.at_ns, used.value / request * 100) if used else None
-        if metric == "qps":
-            return self._requests(workload, pod, problems)
-        figure = self._agents.cores_percent if metric == "cores" else self._agents.memory_percent
-        sample = figure(shares_of(pod))
+        match metric:
+            case "cpu":
+                return self._use_of(metric, pod, pod.cpu_request, self._use.processors, problems)
+            case "memory":
+                request = pod.memory_request_bytes
+                return self._use_of(metric, pod, request, self._use.memory_bytes, problems)
+            case "cores":
+                return self._share_of(pod, self._agents.cores_percent, problems)
+            case "vgpu_memory":
+                return self._share_of(pod, self._agents.memory_percent, problems)
+            case "qps":
+                return self._requests(workload, pod, problems)
+
+    def _use_of(
+        self,
+        metric: Metric,
+        pod: Pod,
+        request: float | None,
+        used_by: Callable[[Pod], Sample | None],
+        problems: dict[str, None],
+    ) -> Sample | None:
+        """Processor time or memory of a Pod in percent of what its containers request."""
+        if request is None:
+            problems[f"{METRICS[metric].shown} is unknown: a container requests none of it"] = None
+            return None
+        used = used_by(pod)
+        if used is None and pod.ready and (why := self._use.problem(pod)):
+            problems[why] = None
+        return Sample(used.at_ns, used.value / request * 100) if used else None
+
+    def _share_of(
+        self,
+        pod: Pod,
+        percent_of: Callable[[Iterable[Who]], Sample | None],
+        problems: dict[str, None],
+    ) -> Sample | None:
+        """Use of a Pod's vGPUs in percent of their limits."""
+        sample = percent_of(shares_of(pod))
         if sample is None and pod.ready and (why := self._agents.problem(pod.node)):
             problems[why] = None
         return sample
@@ -253,7 +279,7 @@ class Scaler:
 
 
 def _begin(scale: Scale, workload: Workload) -> _Target:
-    """A new target, as after a change: earlier samples may still arrive."""
+    """A new target, treated as if it had just changed, because earlier samples may still arrive."""
     settled_ns = scale.stabilization // SETTLE_PARTS
     return _Target(
         History(settled_ns=settled_ns), time.monotonic_ns(), scale, wanted=workload.replicas

@@ -1,7 +1,7 @@
 """Events for Pods that stay unready because no agent on their node reports that their share runs.
 
-The node maintains the condition `penstock.io/running`. If no process of ours answers there, a Pod
-would stay unready without an explanation. So the controller writes one.
+The node maintains the condition `penstock.io/running`. If no process of ours works there, a Pod
+stays unready without an explanation, so the controller writes one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from penstock.kube.objects.workloads import Pod
 
 REASON = "VgpuStateUnknown"
-AFTER_S = 30.0  # a process that restarts reports within seconds
+AFTER_S = 30.0  # a process that only restarts reports within seconds
 AGAIN_S = 600.0  # API servers forget events after an hour
 MOST_A_ROUND = 20
 
 
 class Unready:
-    """How long Pods have been unready, and which ones got an Event."""
+    """The Pods that are unready, since when, and when each last got an Event."""
 
     def __init__(self, leader: Leader, events: Events) -> None:
         self._leader = leader
@@ -35,7 +35,7 @@ class Unready:
         self._told_s: dict[str, float] = {}
 
     async def round(self, pods: Iterable[Pod], served: Collection[str]) -> None:
-        """Writes due Events. `served`: nodes with a ready agent. Raises `NotLeadingError`."""
+        """Writes due Events; `served` has the nodes with agents. Raises `NotLeadingError`."""
         now_s = time.monotonic()
         concerned = {pod.uid: (pod, why) for pod in pods if (why := why_unsaid(pod, served))}
         self._since_s = {uid: self._since_s.get(uid, now_s) for uid in concerned}
@@ -54,18 +54,18 @@ class Unready:
 
 
 def why_unsaid(pod: Pod, served: Collection[str]) -> str:
-    """Why a Pod is not ready if its node does not report it; empty: reported, or ready."""
+    """Why a Pod is unready without a report of its node; empty if it is ready, or reported."""
     if pod.deleting or not pod.node:
         return ""
     see = f"see the agent's Pod on node {pod.node}, both of its containers"
     if pod.unsaid:
         return (
-            f"its containers are ready, and nobody on node {pod.node} says that its share runs "
-            f"(condition {RUNNING}): {see}"
+            f"its containers are ready, but no agent on node {pod.node} reports that its share "
+            f"runs (condition {RUNNING}): {see}"
         )
     if pod.suspended and pod.node not in served:
         return (
             f"node {pod.node} has no agent that is ready; its last report: {pod.suspended}. The "
-            f"present state is unknown: {see}"
+            f"current state is unknown: {see}"
         )
     return ""

@@ -1,7 +1,7 @@
 """Binding: writes a Pod's node and its devices in one update through the API server.
 
-When an answer is lost, the update may have happened, or may still happen. So the same Binding is
-posted until an answer leaves no doubt, and its shares count as allocated until then. Posting a
+When a response is lost, the update may have happened, or may still happen. So the same Binding is
+posted until a response leaves no doubt, and its shares count as allocated until then. Posting a
 Binding twice is harmless.
 """
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from penstock.scheduling.placement.fit import Policy
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
-ANSWER_WITHIN_S = 20.0  # the scheduler waits thirty
-UNSEEN_S = 10.0  # after that the API server is asked about a Pod whose Binding was not seen
+ANSWER_WITHIN_S = 20.0  # the scheduler waits thirty seconds
+UNSEEN_S = 10.0  # after this time, the API server is asked about a Pod whose Binding was not seen
 
 
 class Binder:
-    """Chooses devices on the node that the scheduler chose, and writes both into the Pod."""
+    """Chooses devices on the node that the scheduler chose, and writes node and devices."""
 
     def __init__(
         self,
@@ -43,23 +43,23 @@ class Binder:
         report: Callable[..., None],
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`leads`: whether this process is still the one that places Pods."""
+        """`leads` returns whether this process is still the one that places Pods."""
         self._leads = leads
         self._api = api
         self._ledger = ledger
         self._policy = policy
         self._report = report
-        self._under_way: dict[str, tuple[str, asyncio.Task[None]]] = {}  # by uid: node, its task
+        self._under_way: dict[str, tuple[str, asyncio.Task[None]]] = {}  # by uid: node and task
 
     async def bind(self, namespace: str, name: str, asker: Asker, node: str) -> None:
-        """Returns once the Pod is bound; raises `PenstockError` if it is not, or not known yet."""
+        """Binds the Pod. Raises `PenstockError` if it is not bound, or the outcome is unknown."""
         uid = asker.uid
         if uid in self._under_way:
             where, task = self._under_way[uid]
             if where != node:
                 raise PenstockError(
                     f"Pod {namespace}/{name} is being bound to {where}",
-                    "the API server has not answered yet", "the scheduler tries it again",
+                    "the API server has not responded yet", "do nothing: the scheduler retries it",
                 )  # fmt: skip
         else:
             task = self._begin(namespace, name, asker, node)
@@ -67,12 +67,13 @@ class Binder:
             await asyncio.wait_for(asyncio.shield(task), ANSWER_WITHIN_S)
         except asyncio.TimeoutError as error:
             raise PenstockError(
-                f"Pod {namespace}/{name} is not bound yet", "the API server does not answer",
-                "its Binding is posted again until it does",
+                f"Pod {namespace}/{name} is not bound yet", "the API server does not respond",
+                "check the API server; until it responds, the Binding is posted again",
             ) from error  # fmt: skip
 
     def _begin(self, namespace: str, name: str, asker: Asker, node: str) -> asyncio.Task[None]:
-        """Chooses devices and starts the Binding, without an await: no two Pods get one share."""
+        """Chooses devices and starts the Binding."""
+        # There must be no await before `assume`, so that no two Pods get the same share.
         uid, request = asker.uid, asker.request
         problem = self._ledger.problem(node)
         found = Shortage("said", text=problem) if problem else None
@@ -82,7 +83,8 @@ class Binder:
             why = grouped({node: placement})[node]
             raise PenstockError(
                 f"Pod {namespace}/{name} no longer fits on {node}",
-                f"{why}: another Pod was placed there first", "the scheduler schedules it again",
+                f"{why}: another Pod was placed there first",
+                "do nothing: the scheduler retries it",
             )  # fmt: skip
         roles = [(ask.container, ask.role) for ask in request.asks]
         self._ledger.assume(uid, (namespace, name), node, totals(placement, roles))
@@ -101,7 +103,7 @@ class Binder:
         task = asyncio.create_task(self._until_known(namespace, name, uid, body))
         self._under_way[uid] = node, task
         task.add_done_callback(lambda _: self._under_way.pop(uid, None))
-        # When the scheduler gave up, nothing awaits this task any more.
+        # If the scheduler has given up, nothing awaits this task any more.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
@@ -113,7 +115,7 @@ class Binder:
                 await self._api.create(PODS, body, namespace, name, "binding")
             except ApiError as error:
                 if error.status == 409 and await self._is_ours(namespace, name, uid, body):
-                    return  # an earlier attempt, whose answer was lost
+                    return  # an earlier attempt, whose response was lost, has succeeded
                 # After an attempt with an unknown outcome, only these two codes rule it out.
                 if not error.is_passing and (not in_doubt or error.status in {404, 409}):
                     self._ledger.release(uid)
@@ -125,15 +127,16 @@ class Binder:
                 return
             await asyncio.sleep(wait_s)
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
-            if not self._leads():  # the new leader may have allocated the room to other Pods
+            if not self._leads():  # a new leader may have allocated the room to other Pods
                 self._ledger.release(uid)
                 raise PenstockError(
                     f"Pod {namespace}/{name} is not bound by this process",
-                    "another scheduler leads now", "that one places it, unless it is bound already",
+                    "another scheduler leads now",
+                    "do nothing: the leader places it, unless it is already bound",
                 )  # fmt: skip
 
     async def _is_ours(self, namespace: str, name: str, uid: str, body: Object) -> bool:
-        """Whether the Pod has the node and devices of this Binding; retries until it is known."""
+        """Whether the Pod has the node and devices of this Binding; retries until this is known."""
         while True:
             try:
                 pod = await self._api.get(PODS, name, namespace)
@@ -151,7 +154,7 @@ class Binder:
             )
 
     async def look_after_unseen(self) -> None:
-        """Releases Pods that were bound and deleted before they were seen; runs until cancelled."""
+        """Releases Pods that were deleted before their Binding was seen, until cancelled."""
         since: dict[str, float] = {}
         clock = asyncio.get_running_loop().time
         while True:

@@ -1,7 +1,7 @@
 """Scheduler extender: filter, prioritize, bind and preempt verbs for Pods with shares.
 
 https://kubernetes.io/docs/concepts/extend-kubernetes/ describes scheduler extenders. Requests
-hold the names of the nodes that passed the scheduler's own filters (`nodeCacheCapable`).
+contain the names of the nodes that passed the scheduler's own filters (`nodeCacheCapable`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 BEST_SCORE = 10  # MaxExtenderPriority
 MOST_REMEMBERED = 20_000  # Pods between filter and bind
-READY_WITHIN_S = 20.0  # the scheduler waits thirty
+READY_WITHIN_S = 20.0  # the scheduler waits thirty seconds
 ASK_AGAIN_S = 0.1
 BUCKETS_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.5)
 
@@ -62,16 +62,16 @@ class Extender:
         report: Callable[..., None] = lambda *_, **__: None,
         lease: tuple[str, str] | None = None,
     ) -> None:
-        """`lease`: namespace and name of the scheduler's Lease; None: there is only one replica."""
+        """`lease` is the namespace and name of the scheduler's Lease, or None for one replica."""
         self._api = api
         self._scheduler = scheduler
         self._of_nodes = of_nodes
         self.ledger = Ledger(report)
         self._answers = Answers(self.ledger)
-        # A list must contain the last placements of another extender; otherwise this one would
-        # allocate the same shares again.
+        # A list must contain the last placements of another extender. Otherwise this extender
+        # would allocate the same shares again.
         self._nodes = Cache(api, NODES, read_node, fresh=True, report=report)
-        # Selects Pods by schedulerName: unlike a label, nobody can change that field.
+        # Pods are selected by schedulerName, because nobody can change this field, unlike a label.
         self._pods: Cache[SeenPod | Waiting] = Cache(
             api, PODS, _read_pod, fields=f"spec.schedulerName={scheduler}", fresh=True,
             report=report,
@@ -88,16 +88,16 @@ class Extender:
         self._registry = CollectorRegistry()
         self._decided = Histogram(
             "penstock_place_decision_seconds",
-            "Own time to answer the scheduler, without waiting for the API server.",
+            "Time to respond to the scheduler, without waiting for the API server.",
             ["verb"], registry=self._registry, buckets=BUCKETS_S,
         )  # fmt: skip
         self._bound = Counter(
-            "penstock_place_bindings", "Bindings by how they ended.", ["result"],
+            "penstock_place_bindings", "Bindings, by outcome.", ["result"],
             registry=self._registry,
         )  # fmt: skip
         evictions = Counter(
-            "penstock_place_evictions", "Evictions for Pods of a higher priority, by how they "
-            "ended.", ["result"], registry=self._registry,
+            "penstock_place_evictions", "Evictions for Pods of a higher priority, by outcome.",
+            ["result"], registry=self._registry,
         )  # fmt: skip
         self._preemption = (
             Preemption(
@@ -137,11 +137,14 @@ class Extender:
         return self._leading is None or self._leading()
 
     def _may_change(self) -> bool:
-        """Whether this process may change placements: its scheduler leads, and caches are ready."""
+        """Whether this process may change placements, with a leading scheduler and full caches."""
         return not self.why_not_ready() and not self._is_new_term()
 
     def why_not_ready(self) -> str:
-        """Why it cannot answer yet: before all Pods are listed, it would allocate shares twice."""
+        """Why it cannot serve requests yet; empty if it can.
+
+        Before all Pods are listed, it would allocate shares twice.
+        """
         waits = [
             name for name, cache in (("nodes", self._nodes), ("pods", self._pods))
             if not cache.is_ready
@@ -172,8 +175,8 @@ class Extender:
         args, began_s = await self._read(http)
         names = [name for name in args["NodeNames"] or [] if name in self.ledger.nodes]
         scores = score([self.ledger.nodes[name] for name in names], self._of_nodes, BEST_SCORE)
-        # The JSON is written by hand: five hundred objects per Pod keep the garbage collector
-        # busy. Node names that the API server accepted need no escaping.
+        # The JSON text is built by hand, because five hundred objects per Pod would keep the
+        # garbage collector busy. Node names that the API server accepted need no escaping.
         hosts = [f'{{"Host":"{n}","Score":{s}}}' for n, s in zip(names, scores, strict=True)]
         answer = web.Response(text=f"[{','.join(hosts)}]", content_type="application/json")
         self._decided.labels("prioritize").observe(time.perf_counter() - began_s)
@@ -214,8 +217,13 @@ class Extender:
     async def _read(self, http: web.Request) -> tuple[Object, float]:
         """The body of a request, and the time.perf_counter() at which it was complete.
 
-        Until the caches are ready, requests wait instead of failing: after an error the scheduler
-        would try the next Pod, and the next, and record an error on each of thousands.
+        Until the caches are ready, requests wait instead of failing. After a failure the scheduler
+        would try the next Pod, then the next, and record an error on each of thousands of Pods.
+
+        Raises:
+            web.HTTPBadRequest: the body is not a JSON object.
+            web.HTTPServiceUnavailable: the caches are still not ready, or the scheduler does not
+                lead.
         """
         if self.why_not_ready() or self._is_new_term():
             with contextlib.suppress(asyncio.TimeoutError):
@@ -240,7 +248,7 @@ class Extender:
         )
 
     async def _begin_terms(self, leading: Leading) -> None:
-        """Starts each term at once, so that resizes do not wait for a Pod to be scheduled."""
+        """Starts each term immediately, so that resizes do not wait for a Pod to be scheduled."""
         while True:
             if leading.since_s is not None and self._is_new_term():
                 await self._known()
@@ -249,7 +257,7 @@ class Extender:
     async def _known(self) -> None:
         """Returns once the caches are no older than the start of our scheduler's leadership.
 
-        The watches may not have delivered the last placements of another extender yet.
+        Older caches may lack the last placements of another extender.
         """
         async with self._renewing:
             while self._leading is not None and self._is_new_term():
@@ -289,7 +297,8 @@ class Extender:
         if found is None or found.uid != uid:
             raise ApiError(
                 f"Pod {namespace}/{name} is not the Pod to bind",
-                "it was created again, or requests no device", "the scheduler schedules it again",
+                "it was created again, or requests no device",
+                "do nothing: the scheduler retries it",
                 404, "NotFound",
             )  # fmt: skip
         return found

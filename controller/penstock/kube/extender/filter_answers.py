@@ -1,8 +1,8 @@
-"""Filter answers: the nodes where a Pod fits, cached by request and by ledger version.
+"""Filter responses: the nodes where a Pod fits, cached by request and by ledger version.
 
-In a full cluster thousands of Pods wait, most of them alike, and the scheduler tries each again and
-again. While nothing changes, equal requests get the cached answer. After a change, only the nodes
-that changed are examined again.
+In a full cluster thousands of Pods wait, most of them alike, and the scheduler tries each of them
+again and again. While nothing changes, equal requests get the cached response. After a change, only
+the nodes that changed are examined again.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from penstock.scheduling.placement.feasibility import Known
     from penstock.scheduling.placement.pod_request import Request
 
-MOST_REQUESTS = 64  # requests with cached answers, each some 100 bytes a node
-MOST_LISTS = 16  # lists of names: a scheduler sends all nodes, or those of a few selectors
+MOST_REQUESTS = 64  # requests with cached responses, each of about 100 bytes per node
+MOST_LISTS = 16  # lists of names, as a scheduler sends all nodes or those of a few selectors
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer to the scheduler."""
+    """A response to the scheduler."""
 
     fits: bool
     body: bytes  # JSON, an ExtenderFilterResult
@@ -40,7 +40,7 @@ class _Remembered:
 
 
 class Answers:
-    """The cached answers of one ledger."""
+    """The cached responses for one ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -48,7 +48,7 @@ class Answers:
         self._requests: OrderedDict[Request, _Remembered] = OrderedDict()
 
     def names(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Interns a list of names, up to five thousand long: equal lists become one object."""
+        """Interns a list of up to five thousand names, so that equal lists become one object."""
         for one in self._lists:
             if len(one) == len(names) and one == tuple(names):
                 return one
@@ -61,9 +61,9 @@ class Answers:
         return found
 
     def of(self, names: tuple[str, ...], asker: Asker) -> Answer:
-        """The answer where the Pod fits. `names` must come from `self.names`."""
+        """The response that lists where the Pod fits. `names` must come from `self.names`."""
         ledger, request = self._ledger, asker.request
-        if ledger.open_to(asker.uid, asker.priority):  # kept room is free for this Pod only
+        if ledger.open_to(asker.uid, asker.priority):  # reserved room is free only for this Pod
             with ledger.seen_by(asker.uid, asker.priority):
                 return _answer(*ledger.survey(names, request))
         remembered = self._remembered(request)
@@ -88,10 +88,10 @@ class Answers:
 
 
 def _answer(fits: list[str], lacking: dict[str, list[str]]) -> Answer:
-    """Writes the JSON by hand: there are thousands of node names, and they need no escaping.
+    """Builds the JSON text by hand, because thousands of node names need no escaping.
 
-    Nodes that lack devices are unresolvable: the scheduler cannot count the room that evictions
-    would make there.
+    Nodes that lack devices are reported as unresolvable, because the scheduler cannot count the
+    room that evictions would make there.
     """
     parts = []
     for why, names in lacking.items():
@@ -104,5 +104,5 @@ def _answer(fits: list[str], lacking: dict[str, list[str]]) -> Answer:
 
 
 def said_plainly(text: str) -> str:
-    """Replaces "%": the scheduler uses these texts as format strings, where "5% at" is a verb."""
+    """Replaces "%", because the scheduler uses these texts as format strings."""
     return text.replace("%", " percent")

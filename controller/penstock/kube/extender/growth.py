@@ -1,6 +1,6 @@
 """Resize step of a running Pod: the placement to write, and the shares to reserve for it.
 
-Pure. The Pod keeps its devices. A change is made completely or not at all.
+The Pod keeps its devices. A change is made completely or not at all. All functions here are pure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.kube.objects.placement import at_most
 from penstock.kube.objects.resize_annotation import read_resize, resized
 from penstock.model import PenstockError, format_cores, human_memory
-from penstock.scheduling.placement.device_state import NOTHING, Share
+from penstock.model.share import NOTHING, Share
 from penstock.scheduling.placement.pod_request import totals
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ class Step:
     """The change from one placement to the next."""
 
     placement: Placement
-    held: Placement  # what may stay in force until the node has followed; empty: nothing larger
-    more: Mapping[str, Share]  # shares that must be free before, by device UUID
+    held: Placement  # larger shares that stay in force until the node has shrunk them, if any
+    more: Mapping[str, Share]  # shares that must be free before the change, by device UUID
 
 
 def step_of(pod: SeenPod, node: Node) -> Step | None:
-    """The step to the requested size; None: the Pod has it already, or requests no resize.
+    """The step to the requested size; None if the Pod has it already, or requests no resize.
 
     Raises:
         PenstockError: a device has less free than requested (`not-enough-left`), or the
@@ -61,11 +61,11 @@ def step_of(pod: SeenPod, node: Node) -> Step | None:
 def _check_free(uuid: str, extra: Share, left: Share | None) -> None:
     if left is None:
         raise PenstockError(
-            f"device {uuid} gives nothing more", "it is missing or not healthy",
-            "it is tried again; run penstock devices on its node", reason="not-enough-left",
+            f"device {uuid} has nothing free", "it is missing or not healthy",
+            "run penstock devices on its node; the resize is retried", reason="not-enough-left",
         )  # fmt: skip
     short = [
-        f"has {said(max(0, free))} free, {said(asked)} more were asked"
+        f"has {said(max(0, free))} free, {said(asked)} more were requested"
         for asked, free, said in (
             (extra.memory_bytes, left.memory_bytes, _memory),
             (extra.cores_permille, left.cores_permille, _cores),
@@ -74,8 +74,8 @@ def _check_free(uuid: str, extra: Share, left: Share | None) -> None:
     ]
     if short:
         raise PenstockError(
-            f"device {uuid} {' and '.join(short)}", "the Pod keeps what it has",
-            "it is tried again when more is free; ask for less, or end others",
+            f"device {uuid} {' and '.join(short)}", "the Pod keeps the share that it has",
+            "request less, or end other Pods; the resize is retried when more is free",
             reason="not-enough-left",
         )  # fmt: skip
 

@@ -1,8 +1,8 @@
-"""Ledger of allocated shares on each node: placed Pods, Bindings under way and kept room.
+"""Ledger of allocated shares on each node: placed Pods, Bindings in progress and reserved room.
 
 Only this process places Pods of its scheduler, so a late event (a Pod that ended, a new node) can
-only make nodes look fuller than they are. The ledger counts a Binding of its own from before it is
-posted until the Pod is seen with it, or until the Binding can certainly no longer happen.
+only make nodes look fuller than they are. The ledger counts each Binding from before it is posted
+until a version of the Pod with this Binding is seen, or until the Binding can no longer happen.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.kube.objects.node_devices import read_devices
 from penstock.kube.objects.placement import at_most, read_placement
 from penstock.kube.objects.resource_request import roles
 from penstock.model import PenstockError
-from penstock.scheduling.placement.device_state import Device, Node, Share
+from penstock.scheduling.placement.device_state import Device, Node
 from penstock.scheduling.placement.feasibility import survey
 from penstock.scheduling.placement.pod_request import totals
 
@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from penstock.kube.objects.api_client import Object
     from penstock.kube.objects.cache import Key
     from penstock.kube.objects.placement import Placement
+    from penstock.model.share import Share
     from penstock.scheduling.placement.feasibility import Known
     from penstock.scheduling.placement.pod_request import Request, Role
 
-FINISHED = frozenset({"Succeeded", "Failed"})  # of a Pod's phases: its containers are gone
+FINISHED = frozenset({"Succeeded", "Failed"})  # phases of a Pod whose containers are gone
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class SeenNode:
     """The fields of a Node object that the ledger needs."""
 
     devices: tuple[Device, ...] = ()
-    problem: str = ""  # why none of them can be allocated
+    problem: str = ""  # why none of its devices can be allocated
 
 
 @dataclass(frozen=True)
@@ -56,22 +57,22 @@ class SeenPod:
 
     uid: str
     node: str
-    shares: Mapping[str, Share]  # by device UUID: the most that may be in force
+    shares: Mapping[str, Share]  # by device UUID: the largest share that may be in force
     pod: Key = ("", "")
     priority: int = 0
-    since_s: float = 0.0  # start time, UTC since 1970
-    ends_s: float | None = None  # deadline of its deletion; None: it is not being deleted
+    since_s: float = 0.0  # start time in seconds since 1970 (UTC)
+    ends_s: float | None = None  # deadline of its deletion; None if it is not being deleted
     grace_s: float = 0.0  # termination grace period when it is evicted
-    runs: bool = False  # disruption budgets do not cover a Pod that is not running yet
+    runs: bool = False  # disruption budgets cover only running Pods
     labels: Mapping[str, str] = field(default_factory=dict)
-    running: Running | None = None  # None: no resize was requested
+    running: Running | None = None  # None if no resize was requested
 
 
 @dataclass(frozen=True)
 class Running:
-    """A running Pod for whose shares its owner requested a resize."""
+    """The resize that the owner of a running Pod requested for its shares."""
 
-    asked: str  # the resize annotation; empty: it was removed
+    asked: str  # the resize annotation; empty if it was removed
     placement: Placement
     held: Placement  # larger shares that may still be in force
     roles: tuple[tuple[str, Role], ...]
@@ -80,7 +81,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Kept:
-    """Room on a node that is reserved for a Pod for which others were evicted."""
+    """Room that is reserved on a node for a Pod for which other Pods were evicted."""
 
     pod: Key
     node: str
@@ -89,14 +90,14 @@ class Kept:
 
 
 def read_node(one: Object) -> SeenNode:
-    """Reads a Node object: its devices, or why none of them can be allocated."""
+    """Reads a Node's devices, or the reason why none of them can be allocated."""
     metadata = one["metadata"]
     text = (metadata.get("annotations") or {}).get(DEVICES)
     if text is None:
         return SeenNode(problem="no devices are registered")
     way = (metadata.get("labels") or {}).get(WAY)
     if way != BY_EXTENDER:
-        return SeenNode(problem=f"devices are given by {way or 'nobody'}: label {WAY}")
+        return SeenNode(problem=f"devices are allocated by {way or 'nobody'}: see label {WAY}")
     try:
         found = read_devices(text)
     except PenstockError as error:
@@ -118,14 +119,15 @@ def read_node(one: Object) -> SeenNode:
 def _has_slots(node: Object) -> bool:
     """Whether the device plugin is registered with the kubelet, which otherwise rejects Pods.
 
-    The number of slots does not matter: it exceeds the number of containers a kubelet runs.
+    The number of slots does not matter, because it exceeds the number of containers that a kubelet
+    runs.
     """
     slots = ((node.get("status") or {}).get("allocatable") or {}).get(RESOURCE_COUNT)
     return slots not in {None, "0"}
 
 
 def read_pod(one: Object) -> SeenPod | None:
-    """Reads the shares a Pod holds; None: none. A Pod that is being deleted still holds its own."""
+    """Reads the shares that a Pod holds, even while it is being deleted; None if it holds none."""
     metadata = one["metadata"]
     annotations = metadata.get("annotations") or {}
     text = annotations.get(PLACED)
@@ -135,7 +137,7 @@ def read_pod(one: Object) -> SeenPod | None:
     asked, over = annotations.get(RESIZE, ""), annotations.get(HELD, "")
     try:
         placement = read_placement(text)
-    except PenstockError:  # no scheduler wrote this annotation, and the node will reject the Pod
+    except PenstockError:  # not written by our scheduler, so the node will reject the Pod
         return None
     held: Placement = {}
     if over:
@@ -163,20 +165,20 @@ def read_pod(one: Object) -> SeenPod | None:
 
 
 def _seconds(stamp: str | None) -> float:
-    """Converts a timestamp of the API server into seconds since 1970, UTC."""
+    """Converts a timestamp of the API server into seconds since 1970 (UTC)."""
     return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp() if stamp else 0.0
 
 
 class Ledger:
-    """Nodes and the shares allocated on them; follows a cache of Nodes and a cache of Pods."""
+    """Nodes and the shares allocated on them, kept up to date by caches of Nodes and Pods."""
 
     def __init__(self, report: Callable[..., None] = lambda *_, **__: None) -> None:
         self.nodes: dict[str, Node] = {}
         self._problems: dict[str, str] = {}
         self._assumed: dict[str, tuple[Key, str, Mapping[str, Share]]] = {}  # by uid of the Pod
         self._growing: dict[str, tuple[str, Mapping[str, Share]]] = {}  # by uid of the Pod
-        self._kept: dict[str, Kept] = {}  # by uid of the Pod that it is kept for
-        # Pods with kept room and a Binding under way: the Binding counts instead of the room.
+        self._kept: dict[str, Kept] = {}  # by uid of the Pod for which it is reserved
+        # Pods with reserved room and a Binding in progress, which counts instead of the room.
         self._aside: set[str] = set()
         self._holders: dict[str, dict[str, SeenPod]] = defaultdict(dict)  # by node, then by uid
         self._priorities: Counter[int] = Counter()  # of all Pods that hold shares
@@ -184,11 +186,11 @@ class Ledger:
         self._over: set[str] = set()
         self._freed: set[str] = set()
         self.version = 0
-        """Increases with every change that may alter an answer to the scheduler."""
-        self._changed_at: dict[str, int] = {}  # the version of a node; the newest last
+        """Increases with every change that may alter a response to the scheduler."""
+        self._changed_at: dict[str, int] = {}  # by node: version of its last change, newest last
 
     def node_changed(self, key: Key, _: SeenNode | None, new: SeenNode | None) -> None:
-        """A Node was added, changed or deleted. The shares allocated on it stay counted."""
+        """Handles the addition, change or deletion of a Node, whose shares stay counted."""
         name = key[1]
         node = self._node(name)
         problem = new.problem if new else "the node is not known"
@@ -203,13 +205,13 @@ class Ledger:
         if new is None and node.is_untaken:
             del self.nodes[name]
             self._problems.pop(name, None)
-            self._changed_at.pop(name, None)  # from now on the answer is that it is not known
+            self._changed_at.pop(name, None)  # from now on the node counts as unknown
 
     def pod_changed(self, _: Key, old: SeenPod | None, new: SeenPod | None) -> None:
-        """A Pod that holds shares was added, changed or deleted."""
+        """Handles the addition, change or deletion of a Pod that holds shares."""
         if old is not None:
-            # A growth is written over the version seen last. So a new version either contains it,
-            # or rules it out.
+            # A growth can only replace the version that was seen last. So a new version either
+            # contains the growth or rules it out.
             self.release_growth(old.uid)
         if old is not None and new is None:
             self.release(old.uid)
@@ -243,13 +245,13 @@ class Ledger:
         self._change(node, shares, taken=True)
 
     def release(self, uid: str) -> None:
-        """Frees the shares of a Binding that certainly did not happen."""
+        """Frees the shares of a Binding that definitely did not happen."""
         if found := self._assumed.get(uid):
             self._freed.add(found[1])
         self._settle(uid)
 
     def _settle(self, uid: str) -> None:
-        """Ends the assumption: the Binding did not happen, or the Pod's object shows it."""
+        """Stops counting a Binding, because it did not happen or the Pod's object shows it."""
         if found := self._assumed.pop(uid, None):
             _, node, shares = found
             self._change(node, shares, taken=False)
@@ -258,13 +260,13 @@ class Ledger:
             self._change(self._kept[uid].node, self._kept[uid].shares, taken=True)
 
     def keep(self, uid: str, room: Kept) -> None:
-        """Reserves room for that Pod and those of a higher priority; others may still use it."""
+        """Reserves room for a Pod; Pods of a higher priority may still use it."""
         self.keep_no_longer(uid)
         self._kept[uid] = room
         self._change(room.node, room.shares, taken=True)
 
     def keep_no_longer(self, uid: str) -> None:
-        """Ends the reservation: the Pod is placed or gone, or has waited long enough."""
+        """Ends the reservation for a Pod that is placed, gone, or has waited long enough."""
         if found := self._kept.pop(uid, None):
             if uid in self._aside:
                 self._aside.remove(uid)
@@ -274,11 +276,11 @@ class Ledger:
 
     @property
     def kept(self) -> Mapping[str, Kept]:
-        """The reserved room, by uid of the Pod that it is kept for."""
+        """The reserved room, by uid of the Pod for which it is reserved."""
         return self._kept
 
     def open_to(self, uid: str, priority: int) -> list[Kept]:
-        """The room that is kept for that Pod, or for Pods of a lower priority."""
+        """The reserved room that a Pod may use: its own, and that of Pods of lower priorities."""
         return [
             room
             for other, room in self._kept.items()
@@ -287,7 +289,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def seen_by(self, uid: str, priority: int) -> Iterator[None]:
-        """Within the block, room kept for that Pod or for Pods of a lower priority is free."""
+        """Within the block, reserved room that the Pod may use counts as free."""
         open_to_it = self.open_to(uid, priority)
         for room in open_to_it:
             self._node(room.node).give_back(room.shares)
@@ -298,16 +300,16 @@ class Ledger:
                 self._node(room.node).take(room.shares)
 
     def holders(self, name: str) -> Iterable[SeenPod]:
-        """The Pods that are known to hold shares of that node's devices."""
+        """The Pods that are known to hold shares of a node's devices."""
         return self._holders[name].values() if name in self._holders else ()
 
     def has(self, uid: str) -> bool:
-        """Whether that Pod holds shares, or is being bound."""
+        """Whether a Pod holds shares, or is being bound."""
         return uid in self._assumed or any(uid in there for there in self._holders.values())
 
     @property
     def lowest_priority(self) -> int | None:
-        """The lowest priority of all Pods that hold shares; None: no Pod does."""
+        """The lowest priority of all Pods that hold shares; None if no Pod holds any."""
         return min(self._priorities, default=None)
 
     def grow(self, uid: str, node: str, more: Mapping[str, Share]) -> None:
@@ -317,7 +319,7 @@ class Ledger:
         self._change(node, more, taken=True)
 
     def release_growth(self, uid: str) -> None:
-        """Ends the growth: it certainly was not written, or the Pod's object shows it."""
+        """Stops counting a growth, because it was not written or the Pod's object shows it."""
         if found := self._growing.pop(uid, None):
             node, more = found
             self._give_back(node, more)
@@ -328,13 +330,13 @@ class Ledger:
         return freed
 
     def assumed(self) -> dict[str, Key]:
-        """The Pods, by uid, whose Bindings have not been seen."""
+        """The Pods, by uid, whose Bindings have not been seen yet."""
         return {uid: pod for uid, (pod, _, _) in self._assumed.items()}
 
     def survey(
         self, names: Sequence[str], request: Request, known: Known | None = None
     ) -> tuple[list[str], dict[str, list[str]]]:
-        """Finds the nodes where the request fits, and groups the others by what they lack.
+        """Finds the nodes where the request fits, and groups the other nodes by what they lack.
 
         `known` is the cache of `penstock.scheduling.placement.feasibility`.
         """
@@ -349,14 +351,14 @@ class Ledger:
         return fits, lacking
 
     def changed_since(self, version: int) -> Iterator[str]:
-        """The nodes that have changed since that version."""
+        """The nodes that have changed since a version of the ledger."""
         for name, at in reversed(self._changed_at.items()):
             if at <= version:
                 return
             yield name
 
     def problem(self, name: str) -> str:
-        """Why no device of that node can be allocated; empty: devices can be allocated."""
+        """Why no device of a node can be allocated; empty if devices can be allocated."""
         return self._problems.get(name, "" if name in self.nodes else "the node is not known yet")
 
     def _node(self, name: str) -> Node:
@@ -381,10 +383,10 @@ class Ledger:
         self._changed_at[name] = self.version
 
     def _look(self, name: str) -> None:
-        """Reports an overcommitted node once: a device shrank, or somebody edited objects."""
+        """Reports once if a node is overcommitted, as after a device shrank or a manual edit."""
         node = self.nodes[name]
         if any(room.node == name for room in self._kept.values()):
-            return  # kept room is counted twice on purpose
+            return  # reserved room is counted twice on purpose
         if node.is_over and name not in self._over:
             self._over.add(name)
             self._report("overcommitted", node=name)
@@ -393,7 +395,7 @@ class Ledger:
 
 
 def ledger_of(nodes: Iterable[Object], pods: Iterable[Object]) -> Ledger:
-    """Builds the ledger of a snapshot of Node and Pod objects."""
+    """Builds a ledger from a snapshot of Node and Pod objects."""
     ledger = Ledger()
     for one in nodes:
         ledger.node_changed(("", one["metadata"]["name"]), None, read_node(one))

@@ -1,8 +1,9 @@
 """Nominations: how the status of a Pod records that room is being made for it.
 
-The stock scheduler and others read `status.nominatedNodeName`. But a stock scheduler clears it when
-the Pod does not fit and it finds no victim itself. So a condition of the Pod records the node too.
-A user who may only create Pods can write neither, and both survive when this process is killed.
+The stock scheduler and others read `status.nominatedNodeName`. But a stock scheduler clears this
+field when the Pod does not fit and the scheduler finds no victim itself. So a condition of the Pod
+records the node too. A user who may only create Pods can write neither the field nor the condition,
+and both survive when this process is killed.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ class Waiting:
     uid: str
     pod: Key
     priority: int
-    node: str  # where this extender makes room for it; empty: nowhere
-    nominated: str  # nominatedNodeName, by any scheduler
+    node: str  # the node where this extender makes room for it; empty if none
+    nominated: str  # nominatedNodeName, which any scheduler may have set
     request: Request = field(hash=False)
 
 
 def read_waiting(one: Object) -> Waiting | None:
-    """Reads a waiting Pod; None: placed, finished, being deleted, or no room is made for it."""
+    """Reads a Pod that waits for room; None if it is placed or ending, or has no nominated node."""
     metadata, spec, status = one["metadata"], one["spec"], one.get("status") or {}
     nominated, node = status.get("nominatedNodeName") or "", making_room_on(one)
     if (
@@ -56,7 +57,7 @@ def read_waiting(one: Object) -> Waiting | None:
 
 
 def making_room_on(one: Object) -> str:
-    """The node that the Pod's condition names; empty: no condition, or it is False."""
+    """The node that the Pod's condition names; empty if there is none, or it is not True."""
     for condition in (one.get("status") or {}).get("conditions") or []:
         if condition.get("type") == PREEMPTING and condition.get("status") == "True":
             return str(condition.get("message") or "").partition(": ")[0]
@@ -64,11 +65,11 @@ def making_room_on(one: Object) -> str:
 
 
 def write_nomination(uid: str, node: str, who_goes: str) -> Object:
-    """A strategic patch that nominates a node; fails (409) for another Pod of the same name."""
+    """A strategic patch that nominates a node; fails with 409 for a new Pod of the same name."""
     return _status(
         uid,
         {"nominatedNodeName": node},
-        _condition("True", "RoomIsBeingMade", f"{node}: waits until {who_goes} left its devices"),
+        _condition("True", "RoomIsBeingMade", f"{node}: waits until {who_goes} free its devices"),
     )
 
 
@@ -83,12 +84,12 @@ def write_node_again(uid: str, node: str) -> Object:
 
 
 def write_room_came(uid: str, node: str) -> Object:
-    """A strategic patch that reports free room: the change makes the scheduler retry the Pod."""
+    """A strategic patch that reports free room, which makes the scheduler retry the Pod."""
     return _status(uid, {}, _condition("False", "RoomCame", f"{node} has room for its shares"))
 
 
 def was_refused(one: Object) -> bool:
-    """Whether the scheduler has tried to place the Pod in vain."""
+    """Whether the scheduler has tried to place the Pod and failed."""
     return any(
         condition.get("type") == "PodScheduled" and condition.get("status") == "False"
         for condition in (one.get("status") or {}).get("conditions") or []
@@ -96,7 +97,7 @@ def was_refused(one: Object) -> bool:
 
 
 def write_touch(one: Object) -> Object:
-    """A strategic patch of the probe time alone: the change makes the scheduler retry the Pod."""
+    """A strategic patch of the probe time only, which makes the scheduler retry the Pod."""
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     status = "True" if making_room_on(one) else "False"
     touched = {"type": PREEMPTING, "status": status, "lastProbeTime": now}

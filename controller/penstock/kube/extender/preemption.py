@@ -1,9 +1,10 @@
-"""Preemption: evicts Pods of a lower priority, and keeps the freed room for the waiting Pod.
+"""Preemption: evicts Pods of a lower priority, and reserves the freed room for the waiting Pod.
 
 The stock scheduler cannot count devices, so it evicts no Pod for them. Its filter requests name the
 nodes where a Pod lacks only devices. This module chooses the victims and evicts them through the
-Eviction API, so that disruption budgets hold. The waiting Pod's status records each preemption:
-this process may be killed at any point, and the next one keeps the same room for the same Pod.
+Eviction API, which respects disruption budgets. The waiting Pod's status records each preemption.
+So this process may be killed at any point, and the next one reserves the same room for the same
+Pod.
 """
 
 from __future__ import annotations
@@ -50,28 +51,29 @@ if TYPE_CHECKING:
     from penstock.scheduling.placement.fit import Policy
     from penstock.scheduling.placement.pod_request import Request
 
-# The scheduler may find victims by itself (for processors): it nominates a node within that time.
+# The scheduler may find victims by itself (for processors), and nominates a node within this time.
 SETTLE_S = 0.5
-UNSEEN_S = 10.0  # within which the API server reports that an evicted Pod is being deleted
-HELD_S = 20.0  # how long a refused eviction is not requested again
-FRUITLESS_S = 5.0  # how long equal requests are not examined when no eviction helps
-# No event tells the scheduler that a budget allows more, or that the API server answers again: so
-# its request is examined again, until it sends a new one, which it does every five minutes.
+UNSEEN_S = 10.0  # time for the API server to report that an evicted Pod is being deleted
+HELD_S = 20.0  # pause before a refused eviction is requested again
+FRUITLESS_S = 5.0  # pause before an equal request is examined again if no eviction helps
+# No event informs the scheduler when a budget allows more evictions, or when the API server
+# responds again. So its request is examined again until a new one arrives, which happens every five
+# minutes.
 AGAIN_S, STALE_S = 5.0, 330.0
-KEPT_S = 60.0  # how long room is kept beyond the victims' grace periods
-REST_S, LONGEST_REST_S = 60.0, 1800.0  # for a Pod that did not use the room
-# So many nodes are compared from the first one where evictions help, as in the scheduler's own
-# preemption: the best choice of all would need a search of thousands of nodes.
+KEPT_S = 60.0  # how long room is reserved beyond the victims' grace periods
+REST_S, LONGEST_REST_S = 60.0, 1800.0  # pause for a Pod that did not use the room
+# Number of nodes that are compared, beginning with the first one where evictions help, as in the
+# scheduler's own preemption. Finding the best node of all would mean examining thousands.
 LEAST_CANDIDATES, CANDIDATES_PERCENT = 100, 10
-AT_A_TIME_S = 0.002  # between two yields to requests of the scheduler
-MOST_KEPT = 64  # Pods that room is kept for at a time
+AT_A_TIME_S = 0.002  # longest work between two yields to requests of the scheduler
+MOST_KEPT = 64  # Pods for which room is reserved at the same time
 MOST_WISHES = 2000
 MOST_ASKED_AGAIN = 500
 
 
 @dataclass(frozen=True)
 class _Wish:
-    """A Pod that fits on none of the nodes that the scheduler offered for it."""
+    """A Pod that fits on none of the nodes that the scheduler offered."""
 
     pod: Key
     asker: Asker
@@ -84,7 +86,7 @@ class _Wish:
 
     @property
     def kind(self) -> tuple[int, Request, int]:
-        """A key that is equal for Pods that would get the same answer."""
+        """A key that is equal for Pods whose requests have the same outcome."""
         return self.asker.priority, self.asker.request, hash(self.names)
 
 
@@ -99,7 +101,7 @@ class Preemption:
         report: Callable[..., None],
         count: Callable[[str], None],
     ) -> None:
-        """`count` receives the outcome of each eviction."""
+        """Creates an idle instance. `count` is called with the outcome of each eviction."""
         self._api = api
         self._ledger = ledger
         self._policy: Policy = policy
@@ -109,21 +111,22 @@ class Preemption:
         self._may: Callable[[], bool] = lambda: True
         self._wishes: dict[str, _Wish] = {}  # by uid
         self._wished = asyncio.Event()
-        self._again: dict[str, tuple[float, _Wish]] = {}  # by uid: when, monotonic
+        # All times are on the monotonic clock.
+        self._again: dict[str, tuple[float, _Wish]] = {}  # by uid: when to examine the wish again
         self._waiting: dict[str, Waiting] = {}  # by uid
-        self._unkept: set[str] = set()  # nominated by an earlier process of this extender
-        self._unnamed: set[str] = set()  # whose nominatedNodeName the scheduler cleared
+        self._unkept: set[str] = set()  # Pods nominated by an earlier process of this extender
+        self._unnamed: set[str] = set()  # Pods whose nominatedNodeName the scheduler cleared
         self._placed: dict[str, Waiting] = {}
-        self._until_s: dict[str, float] = {}  # monotonic: how long room is kept
-        self._rests: dict[str, tuple[float, float]] = {}  # until when, monotonic; how long that is
-        self._held_s: dict[str, float] = {}  # by uid of a Pod whose eviction was refused: until
-        self._evicted_s: dict[str, float] = {}  # by uid of an evicted Pod: until when it is trusted
+        self._until_s: dict[str, float] = {}  # by uid: end of the reservation
+        self._rests: dict[str, tuple[float, float]] = {}  # by uid: end and length of the pause
+        self._held_s: dict[str, float] = {}  # by uid of a refused eviction: end of the pause
+        self._evicted_s: dict[str, float] = {}  # by uid: until when an evicted Pod counts as ending
         self._fruitless_s: dict[tuple[int, Request, int], float] = {}
 
     def pod_changed(
         self, _: Key, old: SeenPod | Waiting | None, new: SeenPod | Waiting | None
     ) -> None:
-        """A Pod was nominated, placed, or is gone."""
+        """Handles a Pod that was nominated or placed, or that is gone."""
         if isinstance(old, Waiting) and not (isinstance(new, Waiting) and new.uid == old.uid):
             self._waiting.pop(old.uid, None)
             self._unkept.discard(old.uid)
@@ -141,7 +144,10 @@ class Preemption:
                 self._wished.set()
 
     def restore(self) -> None:
-        """Keeps the room that an earlier process was making, before other Pods are answered."""
+        """Reserves the room that an earlier process was freeing.
+
+        Call this before requests for other Pods are served.
+        """
         while self._unkept:
             waiting = self._waiting.get(self._unkept.pop())
             if waiting is None:
@@ -150,10 +156,10 @@ class Preemption:
             around = ForecastInput(now_s=self._api.now_s(), heeded=False, soon_s=math.inf)
             choice = on_node(self._ledger, waiting.node, asker, around)
             if choice is None or not self._keep(asker, waiting.pod, choice, math.inf):
-                self._until_s[waiting.uid] = time.monotonic()  # no eviction there helps any more
+                self._until_s[waiting.uid] = time.monotonic()  # no eviction there would help
 
     def wanted(self, pod: Object, request: Request, names: tuple[str, ...]) -> None:
-        """Records that the Pod fits on none of these nodes, and that it lacks only devices."""
+        """Records that the Pod fits on none of these nodes, where it lacks only devices."""
         spec, metadata = pod.get("spec") or {}, pod["metadata"]
         priority = spec.get("priority") or 0
         lowest = self._ledger.lowest_priority
@@ -182,7 +188,7 @@ class Preemption:
         self._wished.set()
 
     async def run(self, scheduler: str, may: Callable[[], bool]) -> None:
-        """Serves waiting Pods until cancelled, while `may()`. `scheduler`: the profile served."""
+        """Serves waiting Pods of the profile `scheduler` until cancelled, whenever `may()`."""
         self._may = may
         while not may():
             await asyncio.sleep(SETTLE_S)
@@ -213,8 +219,8 @@ class Preemption:
     async def _have_asked_again(self, scheduler: str) -> None:
         """Touches waiting Pods, so that the scheduler tries them again after a restart.
 
-        Its requests to an earlier process are lost, and it may back off for minutes. It tries a
-        Pod again when the Pod changes.
+        The scheduler's requests to an earlier process are lost, and it may back off for minutes.
+        But it tries a Pod again whenever the Pod changes.
         """
         lowest = self._ledger.lowest_priority
         unplaced = f"spec.schedulerName={scheduler},spec.nodeName="
@@ -263,7 +269,7 @@ class Preemption:
             except ApiError:
                 self._look_again(wish)
                 raise
-            await asyncio.sleep(time.monotonic() - began_s)  # the scheduler goes first
+            await asyncio.sleep(time.monotonic() - began_s)  # requests of the scheduler go first
 
     def _due(self, now_s: float) -> list[_Wish]:
         """The requests to serve now, highest priority first."""
@@ -284,7 +290,7 @@ class Preemption:
         around = ForecastInput(budgets, self._held_s, self._api.now_s(), self._evicted_s)
         kept = self._ledger.kept.get(uid)
         if kept:
-            # Pods that were evicted for it are waited for, however long they may take.
+            # Wait for Pods that were evicted for this Pod, however long they take.
             patient = replace(around, soon_s=math.inf)
             there = on_node(self._ledger, kept.node, wish.asker, patient)
             if there and not there.holders:
@@ -299,17 +305,17 @@ class Preemption:
             if uid in self._until_s:
                 await self._give_up(uid)
             return
-        if not best.holders:  # Pods there are being deleted already, for whatever reason
+        if not best.holders:  # Pods that are being deleted anyway leave enough room
             if uid in self._until_s:
                 self._keep(wish.asker, wish.pod, best)
             return
         await self._make_room(wish, best, budgets)
 
     async def _best(self, wish: _Wish, around: ForecastInput) -> Choice | None:
-        """Finds the best choice; checks it once more, as other requests run between two nodes."""
+        """Finds the best choice, and checks it again, as other requests may run in between."""
         best = None
         kept = self._waiting.get(wish.asker.uid)
-        first = kept.node if kept else ""  # where Pods were evicted for it already
+        first = kept.node if kept else ""  # the node where Pods were already evicted for it
         left = max(LEAST_CANDIDATES, len(wish.names) * CANDIDATES_PERCENT // 100)
         began_s = time.monotonic()
         for name in _from_anywhere(wish.names, first):
@@ -326,7 +332,8 @@ class Preemption:
         return best and on_node(self._ledger, best.node, wish.asker, around)
 
     async def _make_room(self, wish: _Wish, choice: Choice, budgets: Sequence[Budget]) -> None:
-        """Keeps the room, nominates the node and evicts. No await between choice and keeping."""
+        """Reserves the room, nominates the node, and evicts the victims."""
+        # There must be no await between the choice of the victims and the reservation.
         uid, (namespace, name) = wish.asker.uid, wish.pod
         if self._ledger.has(uid) or not self._keep(wish.asker, wish.pod, choice):
             return
@@ -341,7 +348,8 @@ class Preemption:
             raise
         self._report("preempting", pod=f"{namespace}/{name}", node=choice.node, victims=named)
         guarded = {one.uid for one in choice.holders if one.budgets}
-        # Victims with budgets come first: if a refusal came last, the others would go in vain.
+        # Victims with budgets come first. If one of them were refused last, the evictions before
+        # it would have been useless.
         for victim in sorted(choice.victims, key=lambda one: one.uid not in guarded):
             if not self._may():
                 self._forget(uid)
@@ -361,7 +369,7 @@ class Preemption:
         await self._events.write(wish.about, "Preempting", text)
 
     async def _evict(self, victim: SeenPod, wish: _Wish, node: str) -> bool:
-        """Whether the eviction was granted; raises `ApiError` if the outcome is unknown."""
+        """Evicts a Pod; returns whether this was allowed. Raises `ApiError` if that is unknown."""
         namespace, name = victim.pod
         body: Object = {
             "apiVersion": "policy/v1",
@@ -374,7 +382,7 @@ class Preemption:
         except ApiError as error:
             if error.status in {404, 409}:  # the Pod is gone, or another one has its name
                 return True
-            # The API server always answers 500 when several budgets cover one Pod.
+            # The API server always responds with 500 if several budgets cover one Pod.
             if error.status == 429 or (error.status == 500 and "PodDisruptionBudget" in error.why):
                 self._count("refused")
                 return False
@@ -397,7 +405,7 @@ class Preemption:
         unheld = replace(around, held=(), heeded=False)
         if choice := await self._best(wish, unheld):
             self._look_again(wish)
-            text = held_by(choice, around.budgets) + ": tried again"
+            text = held_by(choice, around.budgets) + ": the eviction is retried"
             await self._events.write(wish.about, "PreemptionHeld", text, warning=True)
 
     def _keep(self, asker: Asker, pod: Key, choice: Choice, soon_s: float = SOON_S) -> bool:
@@ -417,12 +425,12 @@ class Preemption:
         self._until_s.pop(uid, None)
 
     async def _give_up(self, uid: str) -> None:
-        """Ends the reservation. The Pod may preempt again after a rest, longer each time."""
+        """Ends the reservation. The Pod may preempt again after a pause that grows each time."""
         kept, waiting = self._ledger.kept.get(uid), self._waiting.get(uid)
         if waiting is None or not waiting.node:
             self._forget(uid)
             return
-        why = f"room on {waiting.node} is no longer kept: " + (
+        why = f"room on {waiting.node} is no longer reserved: " + (
             "the scheduler did not place the Pod there in time"
             if kept
             else "no Pod whose eviction would help can be evicted"
@@ -457,7 +465,7 @@ class Preemption:
 
 
 def _from_anywhere(names: tuple[str, ...], first: str) -> Iterator[str]:
-    """Yields all names, `first` and then from a random start, so that no node is spared."""
+    """Yields `first`, then the other names from a random start, so that no node is favoured."""
     if first in names:
         yield first
     begin = random.randrange(len(names))  # noqa: S311 - no secret

@@ -1,4 +1,4 @@
-"""Preemption forecast: whether evictions would make room, by ledger and budgets. Pure."""
+"""Preemption forecast: pure functions that predict from the ledger whether evictions would help."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from penstock.kube.extender.ledger import Ledger, SeenPod
     from penstock.kube.objects.disruption_budgets import Budget
+    from penstock.model.share import Share
     from penstock.scheduling.placement.device_state import Node as Devices
-    from penstock.scheduling.placement.device_state import Share
     from penstock.scheduling.placement.fit import Policy
     from penstock.scheduling.placement.pod_request import Request
 
-NEVER = "Never"  # of a Pod's preemptionPolicy
-# A Pod that is being deleted counts as gone if its deadline is near. One that takes an hour, or
-# hangs, is not waited for where others could be evicted instead.
+NEVER = "Never"  # value of a Pod's preemptionPolicy
+# A Pod that is being deleted counts as gone if its deadline is near. If its end may take an hour,
+# or is overdue, other Pods are evicted instead of waiting for it.
 SOON_S, LATE_S = 90.0, 60.0
 
 
@@ -42,7 +42,10 @@ class Asker:
 
 @dataclass(frozen=True)
 class Choice:
-    """A node where room can be made, and the victims; none: Pods being deleted are enough."""
+    """A node where room can be made, and the victims.
+
+    There are no victims if the Pods that are being deleted make enough room.
+    """
 
     node: str
     holders: tuple[Holder, ...]
@@ -55,20 +58,20 @@ class ForecastInput:
 
     budgets: Sequence[Budget] = ()
     held: Collection[str] = ()  # uids of Pods whose eviction was refused recently
-    now_s: float = 0.0  # UTC since 1970, by the API server's clock, which writes `ends_s`
+    now_s: float = 0.0  # since 1970 (UTC) on the API server's clock, as `ends_s` of Pods
     evicted: Collection[str] = ()  # uids of evicted Pods, whose objects may not show it yet
-    heeded: bool = True  # whether budgets are heeded; False: as if there were none
-    soon_s: float = SOON_S  # how long Pods that are being deleted are waited for
+    heeded: bool = True  # whether budgets are respected
+    soon_s: float = SOON_S  # longest wait for Pods that are being deleted
 
     def is_going(self, one: SeenPod) -> bool:
-        """Whether its shares will become free without a further eviction."""
+        """Whether a Pod's shares will become free without a further eviction."""
         if one.ends_s is None:
             return one.uid in self.evicted
         return -LATE_S < one.ends_s - self.now_s < self.soon_s
 
     @cached_property
     def allowed(self) -> Mapping[str, int]:
-        """By key of a budget: how many Pods may be evicted."""
+        """The number of Pods that may be evicted, by key of a budget."""
         return {one.key: one.allowed for one in self.budgets}
 
     @cached_property
@@ -88,7 +91,7 @@ class ForecastInput:
 def on_node(
     ledger: Ledger, name: str, asker: Asker, around: ForecastInput, best: Choice | None = None
 ) -> Choice | None:
-    """The choice on one node, if it is better than `best`."""
+    """The choice on one node; None if there is none, or it is not better than `best`."""
     if ledger.problem(name):
         return None
     seen = {one.uid: one for one in ledger.holders(name)}
@@ -131,7 +134,7 @@ def room_after(
 
 @contextmanager
 def _without(ledger: Ledger, name: str, asker: Asker, pods: Iterable[SeenPod]) -> Iterator[Devices]:
-    """Within the block, the node is as that Pod would find it without those Pods."""
+    """Within the block, the node is in the state that the asker would find without `pods`."""
     node, gone = ledger.nodes[name], list(pods)
     with ledger.seen_by(asker.uid, asker.priority):
         for one in gone:
@@ -144,7 +147,7 @@ def _without(ledger: Ledger, name: str, asker: Asker, pods: Iterable[SeenPod]) -
 
 
 def is_enough(ledger: Ledger, name: str, asker: Asker, uids: Collection[str]) -> bool:
-    """Whether the Pod fits on that node once those Pods are gone."""
+    """Whether the asker fits on a node once the Pods with these uids are gone."""
     if ledger.problem(name):
         return False
     pods = [one for one in ledger.holders(name) if one.uid in uids]
@@ -167,7 +170,7 @@ def preemption(
 ) -> str:
     """Explains whether evictions on these nodes would help a Pod, and if not, why.
 
-    `names`: the nodes where the Pod lacks only devices; at least one.
+    `names` contains the nodes where the Pod lacks only devices, at least one.
     """
     no = "preemption does not help: "
     lowest = ledger.lowest_priority
@@ -177,7 +180,7 @@ def preemption(
         return no + f"no Pod with a share has a priority below {asker.priority}"
     if choice := best_choice(ledger, names, asker, around):
         if not choice.victims:
-            return f"Pods on {choice.node} are going, after which it fits"
+            return f"it will fit on {choice.node} once Pods there that are being deleted are gone"
         return f"preemption helps: it fits on {choice.node} without {pods_named(choice.victims)}"
     if choice := best_choice(ledger, names, asker, replace(around, heeded=False)):
         return "preemption is held back: " + held_by(choice, around.budgets)
@@ -185,7 +188,7 @@ def preemption(
 
 
 def held_by(choice: Choice, budgets: Sequence[Budget]) -> str:
-    """Explains which budgets prevent the evictions."""
+    """Explains which budgets prevent the evictions of a choice."""
     by_key = {one.key: one for one in budgets}
     found = {
         key: by_key[key].allowed
@@ -195,7 +198,7 @@ def held_by(choice: Choice, budgets: Sequence[Budget]) -> str:
     }
     names = ", ".join(f"{key} (allows {count})" for key, count in sorted(found.items()))
     who = "the eviction of " + pods_named(choice.victims) + f" on {choice.node}"
-    return f"PodDisruptionBudget {names} holds back {who}" if names else f"{who} was refused"
+    return f"PodDisruptionBudget {names} prevents {who}" if names else f"{who} was refused"
 
 
 def pods_named(pods: Iterable[SeenPod], most: int = 5) -> str:
@@ -208,7 +211,7 @@ def pods_named(pods: Iterable[SeenPod], most: int = 5) -> str:
 
 
 def amounts(request: Request) -> str:
-    """Describes a request in words, by its largest container."""
+    """Describes the request of a Pod's largest container in words."""
     ask = request.together[0] if request.together else request.asks[0]
     memory = human_memory(ask.memory_bytes) if ask.memory_bytes else "all memory"
     compute = (

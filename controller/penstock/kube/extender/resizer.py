@@ -1,8 +1,8 @@
 """Resizer: changes placements of running Pods on request; reserves first, then writes.
 
-An update must match the resourceVersion that the decision was based on. So the next version seen of
-the Pod either contains the change or rules it out. A killed process leaves nothing behind: the
-Pod's object shows the shares it holds, before and after.
+An update must match the resourceVersion on which the decision was based. So the next version of the
+Pod either contains the change or rules it out. A killed process leaves nothing to clean up, because
+the Pod's object shows the shares that it holds, both before and after the change.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from penstock.kube.objects.cache import Cache, Key
 
 GROWN, SHRUNK, REFUSED = "VgpuGrown", "VgpuShrunk", "VgpuResizeRefused"
-LOOK_S = 1.0  # between checks of Pods that wait for room
-AGAIN_S = 10.0  # after the API server refused a change
+LOOK_S = 1.0  # time between checks of Pods that wait for room
+AGAIN_S = 10.0  # pause after the API server refused a change
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
-SAY_AGAIN_S = 30.0  # free shares change all the time: limits the rate of Events
+SAY_AGAIN_S = 30.0  # limits the rate of Events, because free shares change all the time
 
 
 @dataclass
@@ -46,7 +46,7 @@ class _Written:
 
 
 class Resizer:
-    """Acts when Pods change; `pods` is the cache of the Pods whose shares `ledger` counts."""
+    """Resizes Pods when they change; `pods` caches the Pods whose shares `ledger` counts."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Resizer:
         report: Callable[..., None],
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Create it after the ledger subscribed to `pods`: the ledger must see changes first."""
+        """Subscribes to `pods`. The ledger must already be subscribed, to see changes first."""
         self._api = api
         self._ledger = ledger
         self._pods = pods
@@ -66,7 +66,7 @@ class Resizer:
         self._events = Events(api, report, PLACE)
         self._open: set[Key] = set()
         self._written: dict[str, _Written] = {}  # by uid
-        self._refused: dict[str, tuple[str, str, float]] = {}  # by uid: asked, told, when
+        self._refused: dict[str, tuple[str, str, float]] = {}  # by uid: request, refusal, time
         self._not_before_s: dict[str, float] = {}
         self._wake = asyncio.Event()
         pods.changed.append(self._note)
@@ -97,7 +97,7 @@ class Resizer:
         self._wake.set()
 
     def _settle(self) -> None:
-        """Ends changes whose Pod has a new version: that contains the change or rules it out."""
+        """Ends changes whose Pod has a new version, which contains the change or rules it out."""
         for uid, one in list(self._written.items()):
             pod = self._placed(one.key)
             gone = pod is None or pod.uid != uid or pod.running is None
@@ -129,7 +129,7 @@ class Resizer:
         if step is None:
             self._open.discard(key)
             return
-        # No await between the check of what is free and its reservation.
+        # There must be no await between the check for free shares and their reservation.
         self._ledger.grow(pod.uid, pod.node, step.more)
         task = asyncio.create_task(self._write(key, pod, step))
         self._written[pod.uid] = _Written(key, pod.running.version, task)
@@ -146,15 +146,15 @@ class Resizer:
                 "annotations": {PLACED: write_placement(step.placement), HELD: held},
             }
         }
-        # Through `status`: a scheduler may write the status of Pods, but not their spec.
+        # The patch goes to `status`, because a scheduler may not write the spec of Pods.
         wait_s, in_doubt = FIRST_WAIT_S, False
         while True:
             try:
                 await self._api.patch(PODS, key[1], body, key[0], "status")
                 break
             except ApiError as error:
-                # The version to match is gone: no attempt can succeed any more, and if an earlier
-                # one did, the Pod will be seen with the change.
+                # The version to match is gone, so no attempt can succeed any more. If an earlier
+                # attempt did succeed, the Pod will be seen with the change.
                 if error.status in {404, 409}:
                     if not in_doubt:
                         self._give_up(pod.uid, running.version)
@@ -167,7 +167,7 @@ class Resizer:
                 in_doubt = True
             await asyncio.sleep(wait_s)
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
-            if not self._leads():  # the new leader may have allocated the room to other Pods
+            if not self._leads():  # a new leader may have allocated the room to other Pods
                 self._give_up(pod.uid, running.version)
                 return
         grown = any(
@@ -181,7 +181,7 @@ class Resizer:
         await self._tell(key, pod, GROWN if grown else SHRUNK, text)
 
     def _give_up(self, uid: str, version: str) -> None:
-        """Drops the change, unless an attempt over a newer version has begun since."""
+        """Drops the change, unless a change to a newer version of the Pod has begun since."""
         if uid in self._written and self._written[uid].version == version:
             self._ledger.release_growth(uid)
             del self._written[uid]

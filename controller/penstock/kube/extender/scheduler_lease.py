@@ -1,7 +1,7 @@
 """Scheduler Lease: whether the scheduler next to this process is the leader.
 
-Only one process may place Pods and change placements. Requests of the scheduler reach only the
-extender of the leader. Resizes of running Pods start without a request, so they need the Lease.
+Only one process may place Pods and change placements. The scheduler's requests reach only the
+leader's extender. Resizes of running Pods start without a request, so they depend on the Lease.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from penstock.kube.objects.cache import Key
 
 # Other replicas take a Lease that they have seen unchanged for 15 s (kube-scheduler's default). So
-# this process stops acting when it has seen no renewal for ten. It compares no clock of another
-# machine.
+# this process stops acting when it has seen no renewal for ten seconds. Clocks of different
+# machines are never compared.
 STALE_S = 10.0
 
 
 class Leading:
-    """Follows the Lease. A scheduler's identity in it is `<its host's name>_<something>`."""
+    """Follows the Lease, where a scheduler's identity is `<its host's name>_<something>`."""
 
     def __init__(self, api: Api, namespace: str, name: str, host: str = "") -> None:
-        """`host`: host name of the scheduler; by default ours, as containers of a Pod share it."""
+        """`host` is the scheduler's host name, by default ours, because one Pod runs both."""
         self._holder = f"{host or socket.gethostname()}_"
         self._cache = Cache(api, LEASES, _read, namespace=namespace, fields=f"metadata.name={name}")
         self._cache.changed.append(self._note)
@@ -44,7 +44,7 @@ class Leading:
 
     @property
     def since_s(self) -> float | None:
-        """Start of its uninterrupted leadership (monotonic); None: it does not lead."""
+        """Monotonic start time of its uninterrupted leadership; None if it does not lead."""
         return self._since_s if self() else None
 
     def _note(self, _: Key, old: tuple[str, str] | None, new: tuple[str, str] | None) -> None:

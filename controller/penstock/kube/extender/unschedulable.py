@@ -1,9 +1,10 @@
 """Unschedulable Pods: makes the scheduler retry a Pod when there is room for its shares.
 
-The scheduler retries a Pod after changes that it sees: a deleted Pod, a node with another device.
-It may see a change before this process does, get the answer once more that nothing fits, and let
-the Pod rest for five minutes. So this module checks refused Pods again when shares become free. If
-a Pod fits and the scheduler has not asked again, a change of the Pod's status makes it retry.
+The scheduler retries a Pod after changes such as a deleted Pod or a node with another device. If it
+sees a change before this process does, the response is once more that nothing fits, and the
+scheduler lets the Pod rest for five minutes. So this module checks refused Pods again when shares
+become free. If a Pod now fits and the scheduler has sent no new request, a change of the Pod's
+status makes the scheduler retry it.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
     from penstock.kube.objects.cache import Key
 
 LOOK_S = 1.0  # also the time in which the scheduler may retry a Pod by itself
-# After a touch that did not get the Pod placed: something other than devices keeps it away, but
-# that may change.
+# Pause after a change of the status that did not get the Pod placed. Something other than devices
+# prevents that, but this may change.
 FIRST_REST_S, LONGEST_REST_S = 10.0, 300.0
-STALE_S = 660.0  # the scheduler retries every waiting Pod each five minutes: this one is gone
+# The scheduler retries every waiting Pod each five minutes, so a Pod without a request for this
+# long is gone.
+STALE_S = 660.0
 MOST = 20_000
 
 
@@ -39,7 +42,7 @@ MOST = 20_000
 class _Refused:
     pod: Key
     asker: Asker
-    told_s: float  # monotonic, time of the answer to the scheduler
+    told_s: float  # monotonic time of the response to the scheduler
     rest_s: float = FIRST_REST_S
     not_before_s: float = 0.0  # monotonic
 
@@ -55,7 +58,7 @@ class Refused:
         self._settling: Collection[str] = ()  # nodes on which shares became free
 
     def told(self, pod: Key, asker: Asker) -> None:
-        """Records the answer to the scheduler that the Pod fits nowhere."""
+        """Records a response to the scheduler that a Pod fits nowhere."""
         now_s = time.monotonic()
         if one := self._by_uid.get(asker.uid):
             one.asker, one.told_s = asker, now_s
@@ -67,7 +70,7 @@ class Refused:
         self._by_uid.pop(uid, None)
 
     async def run(self, may: Callable[[], bool]) -> None:
-        """Checks refused Pods until cancelled, while `may()`."""
+        """Checks refused Pods until cancelled, whenever `may()`."""
         while True:
             await asyncio.sleep(LOOK_S)
             nodes, self._settling = self._settling, self._ledger.take_freed()
@@ -75,7 +78,7 @@ class Refused:
                 await self._look(nodes)
 
     async def _look(self, nodes: Collection[str]) -> None:
-        """Touches the Pods that now fit on these nodes; no two Pods count on the same room."""
+        """Touches the Pods that now fit on these nodes, for which each room counts only once."""
         now_s = time.monotonic()
         for uid in [uid for uid, one in self._by_uid.items() if now_s - one.told_s > STALE_S]:
             del self._by_uid[uid]
@@ -88,7 +91,7 @@ class Refused:
             for uid, one in self._by_uid.items()
             if one.told_s < now_s - LOOK_S
             and one.not_before_s < now_s
-            and uid not in ledger.kept  # preemption already makes room for those
+            and uid not in ledger.kept  # preemption already makes room for these Pods
         ]
         waiting.sort(key=lambda one: -one.asker.priority)
         in_vain = set()  # requests that fit nowhere; equal requests get the same result
@@ -102,14 +105,14 @@ class Refused:
                 in_vain.add(request)
                 continue
             placement = place(room[name], request, "binpack")
-            if isinstance(placement, Shortage):  # differs from fits() only with many containers
+            if isinstance(placement, Shortage):  # contradicts fits() only for many containers
                 continue
             if one.asker.uid in self._by_uid and await self._is_touched(one, name):
                 order = [(ask.container, ask.role) for ask in request.asks]
                 room[name].take(totals(placement, order))
 
     async def _is_touched(self, one: _Refused, node: str) -> bool:
-        """Changes the Pod's status; False: it is gone. No watch shows a Pod never placed."""
+        """Changes the Pod's status; returns False if the Pod is gone, which no watch shows."""
         uid, (namespace, name) = one.asker.uid, one.pod
         one.not_before_s = time.monotonic() + one.rest_s
         one.rest_s = min(LONGEST_REST_S, 2 * one.rest_s)

@@ -1,8 +1,8 @@
-"""CDI specs of slots: the devices of a container with that slot, written before it starts.
+"""CDI specs of slots: the devices of a container with a slot, written before the container starts.
 
-A slot gets a new name when a kubelet allocates it, which is used for one container of one Pod and
-never again. Container runtimes may read a spec some time after it is written, and a spec that they
-have read before must not belong to another Pod.
+Each time a kubelet allocates a slot, the slot gets a new name, which is used for one container of
+one Pod and never again. A container runtime may read a spec some time after it is written, and may
+still use an old spec of the same name, which must not belong to another Pod.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Spec = dict[str, Any]
 
 
 def new_slot() -> str:
-    """A new, never used qualified name of a slot."""
+    """A new qualified name for a slot, which was never used before."""
     return f"{KIND}={secrets.token_hex(NAME_BYTES)}"
 
 
 def name_of(cdi_devices: Sequence[str]) -> str:
-    """The slot's name among the CDI devices of an allocation; empty: there is none."""
+    """The slot's name among the CDI devices of an allocation; empty if there is none."""
     prefix = f"{KIND}="
     names = [one.removeprefix(prefix) for one in cdi_devices if one.startswith(prefix)]
     good = len(names) == 1 and len(names[0]) <= 63 and names[0].isascii() and names[0].isalnum()
@@ -43,7 +43,7 @@ def name_of(cdi_devices: Sequence[str]) -> str:
 
 
 class Slots:
-    """The slots in one directory of CDI specs. Only one writer at a time."""
+    """The slots in one directory of CDI specs, which only one process may write at a time."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -52,15 +52,15 @@ class Slots:
     def write(self, slot: str, cdi_devices: Sequence[str]) -> None:
         """Writes a slot's spec with the edits of all these devices, in their order.
 
-        A plugin returns one name to the kubelet before it knows the container. So the slot combines
-        the tenant's device with those of the vendor.
+        The plugin returns a single name to the kubelet before it knows the container. So the slot
+        combines the tenant's device with those of the vendor.
 
         Raises:
-            PenstockError: one of the devices is in no spec, or the spec cannot be written.
+            PenstockError: no spec defines one of the devices, or the slot's spec cannot be written.
         """
         edits: Spec = {}
         version = cdi.VERSION
-        seen: set[Path] = set()  # specs whose common edits are included already
+        seen: set[Path] = set()  # specs whose common edits are already included
         for device in cdi_devices:
             file, spec, own = self._find(device)
             version = max(version, str(spec.get("cdiVersion") or ""), key=_version)
@@ -72,14 +72,14 @@ class Slots:
         self._specs.write(slot, {"cdiVersion": version, "kind": KIND, "devices": [one]})
 
     def tenants(self) -> dict[str, str]:
-        """The tenant's name of each slot; empty where the spec has none."""
+        """The tenant's name for each slot; empty if the slot's spec has none."""
         return {
             slot: Path(self._specs.pages_of(slot) or "/none/none").parent.name
             for slot in self._specs.devices()
         }
 
     def remove(self, slot: str) -> None:
-        """Removes a slot: no new container gets it."""
+        """Removes a slot, so that no new container gets it."""
         self._specs.remove(slot)
 
     def remove_leftovers(self) -> None:
@@ -87,7 +87,7 @@ class Slots:
         self._specs.remove_leftovers()
 
     def _find(self, device: str) -> tuple[Path, Spec, Spec]:
-        """The file with that device, its spec, and the device's own edits."""
+        """The file that defines a device, its spec, and the device's own edits."""
         kind, _, name = device.partition("=")
         for file in self._files(kind, name):
             spec = _read(file)
@@ -97,15 +97,15 @@ class Slots:
                 if isinstance(one, dict) and one.get("name") == name:
                     return file, spec, one.get("containerEdits") or {}
         raise PenstockError(
-            f"no container can be given {device}",
-            f"no CDI spec in {self._directory} or {STATIC} has it",
-            "nvidia-ctk cdi generate --device-name-strategy=uuid writes those of NVIDIA's devices"
+            f"no container can use {device}",
+            f"no CDI spec in {self._directory} or {STATIC} defines it",
+            "run nvidia-ctk cdi generate --device-name-strategy=uuid to write NVIDIA's specs"
             if kind.startswith("nvidia.com/")
-            else "the agent writes it: check that both have the same --cdi-dir",
+            else "check that the agent, which writes it, has the same --cdi-dir",
         )
 
     def _files(self, kind: str, name: str) -> Iterator[Path]:
-        """Yields files that may have it; a runtime's later directories take precedence."""
+        """Yields files that may define a device, beginning with those that take precedence."""
         if kind == cdi.KIND:
             yield cdi.SpecDirectory(self._directory).file_of(name)
             return
@@ -118,7 +118,7 @@ class Slots:
 
 
 def _read(file: Path) -> Spec | None:
-    """Reads a spec; None: no runtime would read it."""
+    """Reads a spec; None if no runtime would accept it."""
     try:
         if file.stat().st_size > MOST_BYTES:
             return None
@@ -134,7 +134,7 @@ def _add(edits: Spec, more: Spec) -> None:
         if isinstance(value, list):
             edits[key] = [*edits.get(key, []), *value]
         else:
-            edits[key] = value  # intelRdt: one per container
+            edits[key] = value  # intelRdt, of which a container has only one
 
 
 def _version(text: str) -> tuple[int, ...]:

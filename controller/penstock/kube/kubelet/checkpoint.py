@@ -1,9 +1,9 @@
 """Kubelet checkpoint: the kubelet's record of which containers have which plugin devices.
 
-The podresources socket omits init containers and the plugin's answers, and names Pods by names that
-another Pod may have by now. The checkpoint file has all three. The kubelet writes it, whole, before
-it answers an allocation. But a snapshot begun before may be written after it, until the kubelet
-writes the next one.
+The podresources socket omits init containers and the plugin's responses, and it identifies Pods by
+names that other Pods may have by now. The checkpoint file has all of these. The kubelet writes the
+whole file before it completes an allocation. But a snapshot that was begun earlier may overwrite
+it, and then stays until the kubelet writes the next one.
 """
 
 from __future__ import annotations
@@ -32,24 +32,20 @@ MOST_WORD = 253
 
 @dataclass(frozen=True)
 class Holder:
-    """A container with slots of ours."""
+    """A container that holds our slots."""
 
     pod_uid: str
     container: str
     ids: frozenset[str]
-    cdi_devices: tuple[str, ...]  # the plugin's answer, qualified names
+    cdi_devices: tuple[str, ...]  # qualified names from the plugin's response
 
 
 def read_record(folder: Path) -> tuple[Holder, ...]:
-    """All containers with slots of ours; none before the kubelet's first allocation.
-
-    Raises:
-        PenstockError: the file is malformed.
-    """
+    """All containers that hold our slots. Raises `PenstockError` if the file is malformed."""
     file = folder / NAME
     try:
         text = _text(file)
-    except FileNotFoundError:
+    except FileNotFoundError:  # before the kubelet's first allocation
         return ()
     except (OSError, ValueError) as error:
         raise _nonsense(file, str(error)) from error
@@ -61,7 +57,7 @@ def read_record(folder: Path) -> tuple[Holder, ...]:
 
 
 def holders_of(ids: Iterable[str], record: Iterable[Holder]) -> tuple[Holder, ...]:
-    """The containers with exactly these slots: of one Pod, which use them one after another."""
+    """The containers that hold exactly these slots, all of one Pod, which use them in turn."""
     wanted = frozenset(ids)
     return tuple(one for one in record if one.ids == wanted)
 
@@ -71,14 +67,14 @@ def _text(file: Path) -> bytes:
     with open(descriptor, "rb") as stream:  # noqa: PTH123 - a descriptor
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or about.st_uid not in {0, os.geteuid()}:
-            raise ValueError("it is not a regular file of root")
+            raise ValueError("it is not a regular file owned by root")
         if about.st_size > MOST_BYTES:
-            raise ValueError(f"it has {about.st_size} bytes")
+            raise ValueError(f"it has {about.st_size} bytes, more than {MOST_BYTES}")
         return stream.read(MOST_BYTES + 1)
 
 
 def _holder(plain: dict[str, Any]) -> Holder:
-    # Grouped by NUMA node. The plain list of older kubelets no longer exists since 1.20.
+    # The ids are grouped by NUMA node. Kubelets before 1.20 wrote a plain list.
     ids = frozenset(_word(one) for group in plain["DeviceIDs"].values() for one in group)
     answer = pb.ContainerAllocateResponse.FromString(
         base64.b64decode(plain["AllocResp"] or "", validate=True)
@@ -96,6 +92,6 @@ def _word(text: object) -> str:
 def _nonsense(file: Path, why: str) -> PenstockError:
     return PenstockError(
         f"the kubelet's record {file} cannot be read", why[:500],
-        "the kubelet writes it: for a Kubernetes release with another format use the other "
-        "allocation mode (--way dra), or a newer Penstock",
+        "if this Kubernetes release uses another format, use the other allocation mode "
+        "(--way dra) or a newer Penstock",
     )  # fmt: skip

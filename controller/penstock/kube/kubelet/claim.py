@@ -1,4 +1,4 @@
-"""Allocated claims: reads what a ResourceClaim's status grants of this node's devices. Pure."""
+"""Pure functions that read the allocated shares of a node from the status of a ResourceClaim."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.kube.kubelet.allocation import Allocation
 from penstock.kube.objects.names import CORES_PERMILLE, DRIVER, GROUP, MEMORY
-from penstock.kube.objects.opaque_parameters import Parameters, parameters_for, said_by
-from penstock.kube.objects.placement import Share
+from penstock.kube.objects.opaque_parameters import parameters_for, said_by
 from penstock.kube.objects.quantity import parse_whole
 from penstock.model import PenstockError, QuantityError
 from penstock.model.quantity import FULL_DEVICE_PERMILLE, MAX_MEMORY_BYTES
+from penstock.model.share import NOTHING, Share
+from penstock.policy.resolve import Settings, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +41,7 @@ class Part:
     """One result of the allocation: a share of one device."""
 
     request: str
-    device: str  # its name in the ResourceSlice
+    device: str  # the device's name in the ResourceSlice
     share_id: str | None
     share: Share
 
@@ -50,16 +51,16 @@ class Granted:
     """The part of a claim's allocation on this node's devices."""
 
     ref: ClaimRef
-    pod: str  # the Pod it was created for, else the claim's own name; never changes
+    pod: str  # the Pod for which it was created, else the claim's own name; never changes
     parts: tuple[Part, ...]
-    parameters: Parameters
-    by_administrators: Parameters  # of these, those set by its class and by the policies that hold
+    parameters: Settings
+    by_administrators: Settings  # the parameters that its class or a policy sets
 
     def allocation(self, uuids: Mapping[str, str]) -> Allocation:
-        """The tenant to grant, with all devices. `uuids`: by the devices' names.
+        """The tenant to grant, with all devices. `uuids` has the devices' UUIDs by name.
 
         Raises:
-            PenstockError: a device is not this node's, or was allocated beyond its size.
+            PenstockError: a device is not on this node, or was allocated beyond its size.
         """
         shares: dict[str, Share] = {}
         for part in self.parts:
@@ -67,54 +68,49 @@ class Granted:
             if uuid is None:
                 raise PenstockError(
                     f"{self.ref} cannot be prepared",
-                    f"its agent knows no device {part.device!r}",
-                    "a missing device may come back with its driver; else delete Pod and claim",
+                    f"the node's agent knows no device {part.device!r}",
+                    "restore the device, for example its driver, or delete the Pod and the claim",
                 )
-            before = shares.get(uuid, Share(0, 0))
-            shares[uuid] = Share(
-                before.memory_bytes + part.share.memory_bytes,
-                before.cores_permille + part.share.cores_permille,
-            )
+            shares[uuid] = shares.get(uuid, NOTHING) + part.share
         return Allocation(
             owner=self.ref.uid,
             namespace=self.ref.namespace,
             pod=self.pod,
             container="",
             shares=shares,
-            mode=self.parameters.mode_or_usual,
-            policy=self.parameters.policy or "",
-            measured=self.parameters.measured_or_usual,
-            grace_ns=self.parameters.grace_or_usual_ns,
             bound_measured=self.by_administrators.measured is None,
             bound_grace=self.by_administrators.grace_ns is None,
             labels={CLAIM: self.ref.name},
+            **resolve(self.parameters).terms(),
         )
 
 
 def read_claim(one: Object, ref: ClaimRef, pool: str) -> Granted:
-    """Reads what the claim grants of `pool`, this node's devices.
+    """Reads a claim's allocation of devices in `pool`, which contains this node's devices.
 
     Raises:
-        PenstockError: it is another claim, not allocated, not reserved for a Pod, or has an
+        PenstockError: the claim is another one, not allocated, not reserved for a Pod, or has an
             allocation that this driver does not support.
-    """
+    """  # noqa: DOC501 - `_refused` returns a PenstockError
     if one["metadata"].get("uid") != ref.uid:
         raise _refused(
-            ref, "another claim has that name by now", "the kubelet tries again with the new one"
+            ref, "a newer claim has its name", "wait until the kubelet tries again with the new one"
         )
     status = one.get("status") or {}
     allocation = status.get("allocation")
     if not allocation:
-        raise _refused(ref, "it is not allocated", "it is prepared once a scheduler allocates it")
+        raise _refused(ref, "it is not allocated", "wait until a scheduler allocates it")
     if not any(
         user.get("resource") == "pods" and not user.get("apiGroup")
         for user in status.get("reservedFor") or []
     ):
-        raise _refused(ref, "it is reserved for no Pod", "the scheduler reserves it for its Pod")
+        fix = "wait until the scheduler reserves it for its Pod"
+        raise _refused(ref, "it is reserved for no Pod", fix)
     devices = allocation.get("devices") or {}
     results = [result for result in devices.get("results") or [] if result.get("driver") == DRIVER]
     if not results or len(results) > MOST_RESULTS:
-        raise _refused(ref, f"it has {len(results)} devices of {DRIVER}", "see its status")
+        fix = "check the allocation in the claim's status"
+        raise _refused(ref, f"it has {len(results)} devices of {DRIVER}", fix)
     configs = [config for config in devices.get("config") or [] if isinstance(config, dict)]
     parts = tuple(_part(ref, result, pool) for result in results)
     parameters = [parameters_for(part.request, configs) for part in parts]
@@ -122,9 +118,9 @@ def read_claim(one: Object, ref: ClaimRef, pool: str) -> Granted:
     if any(other != parameters[0] for other in parameters[1:]):
         raise _refused(
             ref, "its requests have different parameters, but a claim becomes one tenant",
-            "give them the same, or create a claim for each",
+            "use the same parameters for all requests, or create a claim for each request",
         )  # fmt: skip
-    by_administrators = Parameters(
+    by_administrators = Settings(
         measured=_all_said([one.measured for one in by_class]),
         grace_ns=_all_said([one.grace_ns for one in by_class]),
     )
@@ -132,7 +128,7 @@ def read_claim(one: Object, ref: ClaimRef, pool: str) -> Granted:
 
 
 def _all_said(several: Sequence[_Word | None]) -> _Word | None:
-    """The first value; None if any is not set: a claim of several requests gets none milder."""
+    """The first value; None if any value is not set, so that no request gets a milder one."""
     return None if None in several else several[0]
 
 
@@ -140,12 +136,12 @@ def _part(ref: ClaimRef, result: Mapping[str, Any], pool: str) -> Part:
     if result.get("pool") != pool:
         raise _refused(
             ref, f"it has a device of {result.get('pool')}, not of {pool}",
-            "the scheduler puts a Pod where its devices are: delete the Pod",
+            "delete the Pod, so that the scheduler places it on the node of its devices",
         )  # fmt: skip
     if result.get("adminAccess"):
         raise _refused(
-            ref, "it requests admin access, which shares do not have",
-            "leave adminAccess out; the agent's metrics report what tenants use",
+            ref, "it requests admin access, which shares do not support",
+            "leave adminAccess out; the agent's metrics report the usage of tenants",
         )  # fmt: skip
     consumed = result.get("consumedCapacity") or {}
     amounts = []
@@ -156,7 +152,7 @@ def _part(ref: ClaimRef, result: Mapping[str, Any], pool: str) -> Part:
         except QuantityError as error:
             raise _refused(
                 ref, f"its allocation does not say how much {name} it has: {error}",
-                "control plane and kubelets need Kubernetes 1.36 (DRAConsumableCapacity)",
+                "update control plane and kubelets to Kubernetes 1.36 (DRAConsumableCapacity)",
             ) from error  # fmt: skip
         if not 0 < amount <= most:
             raise _refused(ref, f"{amount} is not a valid quantity of {name}", "delete the claim")
@@ -170,7 +166,7 @@ def _part(ref: ClaimRef, result: Mapping[str, Any], pool: str) -> Part:
 
 
 def _made_for(one: Object) -> str:
-    """The name of the Pod for which a template's claim was created, else the claim's own."""
+    """The name of the Pod for which a template created the claim, else the claim's own name."""
     for owner in one["metadata"].get("ownerReferences") or []:
         if owner.get("kind") == "Pod" and owner.get("controller"):
             return str(owner["name"])

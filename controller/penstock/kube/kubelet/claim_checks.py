@@ -1,7 +1,7 @@
-"""Claim checks before allocation: repeats the webhook's decisions with the present objects.
+"""Claim checks before allocation: repeats the webhook's decisions with the current objects.
 
 A Pod may have been created before its claim, or a claim before its Pod, and a device class, a
-policy or a label may have changed since. Here all of them and the allocation are known.
+policy or a label may have changed since. Only now are all of them and the allocation known.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from penstock.kube.objects.api_client import PODS, ApiError, find
 from penstock.kube.objects.names import MANAGED, POLICY, RUNNING
-from penstock.kube.objects.opaque_parameters import Parameters
 from penstock.kube.objects.privileges import RUNTIME_CLASSES, privileged, runtime_apart
 from penstock.kube.quota.policies import POLICIES, holding, read_policy
 from penstock.kube.quota.policy_bounds import bound_of
@@ -37,8 +36,9 @@ if TYPE_CHECKING:
 class Scrutiny:
     """The checks of this node's claims.
 
-    `unseen`: namespaces whose Pods the webhook does not see, and which only administrators use;
-    nothing is refused there. None: there is no webhook, so that no Pod has its readiness gate.
+    `unseen` contains namespaces whose Pods the webhook does not see. Only administrators use them,
+    so nothing is refused there. If `unseen` is None, there is no webhook, and so no Pod has the
+    webhook's readiness gate.
     """
 
     api: Api
@@ -51,11 +51,11 @@ class Scrutiny:
 
         Args:
             claim: The claim's object.
-            granted: What its allocation grants.
+            granted: The grant according to the claim's allocation.
             devices: This node's devices, by their names in slices.
 
         Raises:
-            PenstockError: one of these Pods may not have it.
+            PenstockError: one of these Pods may not use the claim.
         """
         ref = granted.ref
         if self.unseen is not None and ref.namespace in self.unseen:
@@ -63,7 +63,7 @@ class Scrutiny:
         pods = await self._pods(claim, ref.namespace)
         if not pods:
             raise PenstockError(
-                f"{ref} cannot be prepared", "none of the Pods that it is reserved for exists",
+                f"{ref} cannot be prepared", "none of the Pods for which it is reserved exists",
                 "do nothing: they were deleted",
             )  # fmt: skip
         policies = [read_policy(one) for one in await self._policies(ref.namespace)]
@@ -102,7 +102,7 @@ class Scrutiny:
         try:
             return (await self.api.list(POLICIES, namespace))[0]
         except ApiError as error:
-            if error.status != 404:  # 404: a cluster without policies
+            if error.status != 404:  # a cluster without policies responds with 404
                 raise
             return []
 
@@ -113,10 +113,10 @@ class Scrutiny:
         is_labelled = (pod["metadata"].get("labels") or {}).get(MANAGED) == "true"
         if not is_labelled or not any(one.get("conditionType") == RUNNING for one in gates):
             why = (
-                f"it lacks the readiness gate {RUNNING} or the label {MANAGED}: it was made before "
-                "its claim, or the claim's DeviceClass does not name the driver"
+                f"it lacks the readiness gate {RUNNING} or the label {MANAGED}: it was created "
+                "before its claim, or the claim's DeviceClass does not name the driver"
             )
-            yield why, "make the Pod anew, after its claim"
+            yield why, "create the Pod again, after its claim"
 
     async def _check_privileges(self, pod: Object, what: str) -> None:
         refusals = list(privileged(pod))
@@ -124,13 +124,13 @@ class Scrutiny:
             apart = runtime_apart(await find(self.api, RUNTIME_CLASSES, name))
             refusals += [apart] if apart else []
         for why, because, fix in refusals:
-            raise PenstockError(what, f"{why}, and {because}", f"make the Pod anew: {fix}")
+            raise PenstockError(what, f"{why}, and {because}", f"create the Pod again: {fix}")
 
 
 def _beyond(
     granted: Granted, bound: Bound, devices: Mapping[str, NodeDevice]
 ) -> Iterator[tuple[str, str]]:
-    """Yields each allocated quantity beyond `bound`, with what to do."""
+    """Yields each allocated quantity that exceeds `bound`, with advice."""
     for part in granted.parts:
         memory_bytes, cores = part.share.memory_bytes, part.share.cores_permille
         where = f"request {part.request} has"
@@ -155,9 +155,8 @@ def _cores(bound: Bound, tflops: float | None) -> int | None:
 
 
 def _under(granted: Granted, bound: Bound) -> Granted:
-    theirs = Parameters(measured=bound.measured, grace_ns=bound.grace_ns)
     return replace(
         granted,
-        parameters=granted.parameters.over(theirs),
-        by_administrators=granted.by_administrators.over(theirs),
+        parameters=granted.parameters.bounded_by(bound.floor),
+        by_administrators=granted.by_administrators.bounded_by(bound.floor),
     )

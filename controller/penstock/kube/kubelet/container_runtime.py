@@ -21,7 +21,7 @@ POD_UID = "io.kubernetes.pod.uid"
 
 @dataclass(frozen=True)
 class Ran:
-    """The newest container of a name in a Pod's present sandbox."""
+    """The newest container with a given name in a Pod's current sandbox."""
 
     container: str
     has_succeeded: bool  # it ended with exit code 0
@@ -31,14 +31,14 @@ class Runtime:
     """A container runtime, behind its CRI socket."""
 
     def __init__(self, socket: Path) -> None:
-        """Does not connect yet."""
+        """Creates a client without connecting yet."""
         self._socket = socket
 
     async def ran(self, pod_uid: str) -> dict[str, Ran]:
-        """The newest containers in the Pod's present sandbox, by name.
+        """The newest containers in the Pod's current sandbox, by name.
 
         Raises:
-            PenstockError: the runtime does not answer.
+            PenstockError: the runtime does not respond.
         """
         options = [
             ("grpc.enable_http_proxy", 0),
@@ -68,15 +68,16 @@ class Runtime:
                 return found
         except grpc.RpcError as error:
             raise PenstockError(
-                f"the container runtime does not answer at {self._socket}", str(error.details()),
-                "check that it runs; --runtime-socket names its CRI socket", reason="unavailable",
+                f"the container runtime does not respond at {self._socket}", str(error.details()),
+                "check that it runs, and that --runtime-socket names its CRI socket",
+                reason="unavailable",
             ) from error  # fmt: skip
 
 
 def newest(
     sandboxes: list[pb.PodSandbox], containers: list[pb.Container]
 ) -> dict[str, pb.Container]:
-    """By name, the last attempt of each container in the last sandbox: earlier ones are over."""
+    """By name, the last attempt of each container in the newest sandbox."""
     if not sandboxes:
         return {}
     present = max(sandboxes, key=lambda one: one.created_at).id

@@ -1,26 +1,28 @@
 """Container start: identifies a container by its slots, and grants its tenant.
 
-The kubelet calls at every start of a container, also after restarts of everything. It allocates the
-slots. A Pod's init containers have theirs before the others, so that several containers of a Pod
-may have the same slots. One of them starts at a time, and the runtime tells which one is next.
+The kubelet allocates slots to containers, and calls this process at every start of a container,
+even after all processes have restarted. An init container's slots are reused for later containers,
+so several containers of a Pod may have the same slots. Only one of them starts at a time, and the
+runtime shows which one is next.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from penstock.kube.kubelet.allocation import OWNER, Allocation, tenant_name
 from penstock.kube.kubelet.cdi_slots import name_of
 from penstock.kube.kubelet.checkpoint import holders_of, read_record
 from penstock.kube.objects.api_client import ApiError
-from penstock.kube.objects.names import MODE, ON_EXCEED, SCHEDULER
-from penstock.kube.objects.opaque_parameters import read_grace_ns
-from penstock.kube.objects.placement import Share, read_placement
+from penstock.kube.objects.names import SCHEDULER
+from penstock.kube.objects.placement import read_placement
+from penstock.kube.objects.terms_annotations import read_terms
 from penstock.model import PenstockError, listing
-from penstock.model.limits import DEFAULT_GRACE_NS, MODES, STEPS
+from penstock.model.share import Share
+from penstock.policy.resolve import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -33,17 +35,16 @@ if TYPE_CHECKING:
     from penstock.kube.kubelet.node_pods import NodePod, NodePods
     from penstock_api.v1 import agent_pb2 as pb
 
-RECORD_WITHIN_S = 5.0  # a snapshot that lacks an allocation is followed by one that has it
+RECORD_WITHIN_S = 5.0  # wait for a newer checkpoint if the first one lacks the allocation
 LOOK_S = 0.05
 WAIT_WITHIN_S = 15.0  # kubelets wait 30 s
 PASSING = frozenset({"not-enough-left", "not-now", "unavailable"})
 AGAIN_S = 0.5
-# Runtimes get a kernel notification of a new spec and read it then. If the kubelet requests the
-# container before that, its creation fails with an event of the Pod, and is retried ten seconds
-# later.
+# Runtimes read a new spec when the kernel notifies them of it. If the kubelet requests the
+# container before that, the container's creation fails with an event of the Pod, and is retried
+# only ten seconds later.
 HEARD_S = 0.05
 Log = Any  # log(event, **fields)
-W = TypeVar("W", bound=str)
 
 
 def owner_of(pod_uid: str, container: str) -> str:
@@ -64,7 +65,7 @@ class ContainerStart:
         slots: Slots,
         log: Log,
     ) -> None:
-        """`folder`: the kubelet's directory with its plugins' sockets and its checkpoint."""
+        """`folder` is the kubelet's directory with its plugins' sockets and its checkpoint."""
         self._folder = folder
         self._pods = pods
         self._tenants = tenants
@@ -73,7 +74,7 @@ class ContainerStart:
         self._log = log
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.under_way: dict[str, int] = {}
-        """Number of calls by uid of the Pod: its tenants may be newer than the cached Pod."""
+        """Calls in progress by uid of the Pod, whose tenants may be newer than the cached Pod."""
         self.ask_for_record: Callable[[], None] = lambda: None
         """Makes the kubelet write its checkpoint."""
         self.end_unwanted: Callable[[], Awaitable[None]] = _nothing
@@ -83,7 +84,7 @@ class ContainerStart:
         """Grants the tenant of the container with these slots, and returns its name.
 
         Raises:
-            PenstockError: the container has none, or cannot have it now.
+            PenstockError: the container has no vGPU, or cannot get it now.
         """
         holders = await self._holders(frozenset(ids))
         uid = holders[0].pod_uid
@@ -97,10 +98,13 @@ class ContainerStart:
                 del self.under_way[uid]
 
     async def _patiently(self, uid: str, holders: tuple[Holder, ...]) -> str:
-        """Starts, and retries for a while when the problem may pass by itself.
+        """Starts the container, and retries for a while if the problem may be temporary.
 
-        Examples are an agent that restarts, or room that the scheduler knows to be free while
-        another Pod's last container still holds it.
+        The agent may be restarting, for example, or another Pod's last container may still hold
+        the room that the scheduler considers free.
+
+        Raises:
+            PenstockError: the problem is not temporary, or lasts too long.
         """
         clock = asyncio.get_running_loop().time
         end = clock() + WAIT_WITHIN_S
@@ -119,15 +123,15 @@ class ContainerStart:
         try:
             pod = await self._pods.find(uid)
         except ApiError:
-            # It was started before, and the API server is away: the agent knows its grant.
+            # The API server is away. If the container was started before, the agent has its grant.
             before = owned.get(owner_of(uid, holders[0].container))
             if len(holders) > 1 or before is None:
                 raise
             return await self._give(allocation_before(before), holders[0])
         if pod is None:
             raise PenstockError(
-                "the Pod is not this node's", f"the API server has none of uid {uid} here",
-                "do nothing: it was deleted; a static Pod cannot have a vGPU",
+                "the Pod is not on this node", f"the API server has no Pod here with uid {uid}",
+                "do nothing if it was deleted; if it is a static Pod, it cannot have a vGPU",
             )  # fmt: skip
         holder = holders[0]
         if len(holders) > 1:
@@ -135,7 +139,7 @@ class ContainerStart:
         allocation = allocation_of(pod, holder.container)
         over = {owner_of(uid, name) for name in not_beside(pod, holder.container)}
         for owner in over & owned.keys():
-            reason = f"{holder.container} starts, its container has ended"
+            reason = f"its container has ended, and container {holder.container} starts"
             await self._tenants.revoke(owned[owner].name, reason=reason)
         return await self._give(allocation, holder)
 
@@ -143,9 +147,9 @@ class ContainerStart:
         slot = name_of(holder.cdi_devices)
         if not slot:
             raise PenstockError(
-                f"container {holder.container} was allocated by another plugin",
-                f"the kubelet's record has {listing(holder.cdi_devices) or 'no CDI device'} of it",
-                "delete the Pod, so that another one takes its place",
+                f"the devices of container {holder.container} come from another plugin",
+                f"the kubelet's record has {listing(holder.cdi_devices) or 'no CDI device'} for it",
+                "delete the Pod, so that it is created again",
             )
         cdi_devices = await self._tenants.grant(allocation)
         await asyncio.to_thread(self._slots.write, slot, cdi_devices)
@@ -167,7 +171,7 @@ class ContainerStart:
                 raise PenstockError(
                     "the starting container is unknown",
                     f"the kubelet's record has {len(found)} Pods with slots {listing(sorted(ids))}",
-                    "the kubelet tries again; if this persists, delete the Pod",
+                    "wait until the kubelet tries again; if this persists, delete the Pod",
                     reason="unavailable",
                 )  # fmt: skip
             self.ask_for_record()
@@ -177,20 +181,23 @@ class ContainerStart:
 def next_of(pod: NodePod, holders: Iterable[Holder], ran: Mapping[str, Ran]) -> Holder:
     """The next container to start, among those with the same slots.
 
-    `ran`: the containers in the Pod's present sandbox. Kubelets start init containers one after the
-    other, each when the one before has succeeded.
+    `ran` contains the containers in the Pod's current sandbox. Kubelets start init containers one
+    after the other, each when the previous one has succeeded.
+
+    Raises:
+        PenstockError: the Pod has none of these containers.
     """
     place = {name: at for at, name in enumerate(pod.order)}
     holders = [one for one in holders if one.container in place]
     if not holders:
         raise PenstockError(
-            "the Pod has other containers than the kubelet knows",
+            "the Pod's containers are not those that the kubelet knows",
             "the kubelet's record names none of them",
-            "delete the Pod",
+            "delete the Pod, so that it is created again",
         )  # fmt: skip
     holders.sort(key=lambda one: place[one.container])
     if any(name not in pod.inits and name not in pod.sidecars for name in ran):
-        return holders[-1]  # its main containers have begun
+        return holders[-1]  # the Pod's main containers have begun
     for one in holders[:-1]:
         done = ran.get(one.container)
         if one.container in pod.inits and not (done and done.has_succeeded):
@@ -199,10 +206,10 @@ def next_of(pod: NodePod, holders: Iterable[Holder], ran: Mapping[str, Ran]) -> 
 
 
 def not_beside(pod: NodePod, container: str) -> frozenset[str]:
-    """The Pod's containers that have ended when this one starts."""
+    """The containers of a Pod that have ended by the time `container` starts."""
     place = {name: at for at, name in enumerate(pod.order)}
     at = place.get(container, len(place))
-    if container in pod.inits:  # the Pod starts, perhaps again: only earlier sidecars run
+    if container in pod.inits:  # the Pod starts, perhaps again, so only earlier sidecars run
         return frozenset(
             name for name in pod.order
             if name != container and not (name in pod.sidecars and place[name] < at)
@@ -211,10 +218,10 @@ def not_beside(pod: NodePod, container: str) -> frozenset[str]:
 
 
 def allocation_of(pod: NodePod, container: str) -> Allocation:
-    """The allocation of one container, by the Pod's placement.
+    """The allocation of one container according to the Pod's placement.
 
     Raises:
-        PenstockError: the placement has none, or cannot be read.
+        PenstockError: the placement has no share for the container, or cannot be read.
     """
     what = f"container {container} of Pod {pod.namespace}/{pod.name} has no device"
     if not pod.placed:
@@ -226,35 +233,24 @@ def allocation_of(pod: NodePod, container: str) -> Allocation:
     if not shares:
         raise PenstockError(
             what,
-            "the Pod's placement does not have this container",
+            "the Pod's placement does not include this container",
             "delete the Pod, so that it is placed again",
         )
+    settings = read_terms(pod.terms, what)
     return Allocation(
         owner=owner_of(pod.uid, container),
         namespace=pod.namespace,
         pod=pod.name,
         container=container,
         shares=shares,
-        mode=_word(what, MODE, pod.mode or "strict", MODES),
-        policy=pod.policy,
-        measured=_word(what, ON_EXCEED, pod.on_exceed or "terminate", STEPS),
-        grace_ns=read_grace_ns(pod.grace) if pod.grace else DEFAULT_GRACE_NS,
-        bound_measured=not pod.on_exceed,  # the webhook admits only the policy's own values
-        bound_grace=not pod.grace,
-    )
-
-
-def _word(what: str, annotation: str, said: str, words: tuple[W, ...]) -> W:
-    for one in words:
-        if said == one:
-            return one
-    raise PenstockError(
-        what, f"{annotation}: {said[:60]!r} is invalid", f"write one of {listing(words)}"
+        bound_measured=settings.measured is None,  # the webhook admits only the policy's values
+        bound_grace=settings.grace_ns is None,
+        **resolve(settings).terms(),
     )
 
 
 def allocation_before(tenant: pb.Tenant) -> Allocation:
-    """The allocation of an existing tenant: granting it again returns the same tenant."""
+    """The allocation of an existing tenant, for which a grant returns the same tenant."""
     owner = tenant.labels[OWNER]
     one = Allocation(
         owner=owner,
@@ -265,14 +261,15 @@ def allocation_before(tenant: pb.Tenant) -> Allocation:
             share.device_uuid: Share(share.memory_bytes, share.cores_permille)
             for share in tenant.shares
         },
-        policy=tenant.policy,
+        policy=tenant.policy or None,
     )
     if one.tenant != tenant.name or tenant_name(one.pod, owner) != tenant.name:
         raise PenstockError(
-            f"tenant {tenant.name} has labels of another one", "it was created by hand", "revoke it"
-        )
+            f"tenant {tenant.name} has the labels of another tenant", "it was created by hand",
+            "revoke it",
+        )  # fmt: skip
     return one
 
 
 async def _nothing() -> None:
-    """The default of `end_unwanted`: ends no tenants."""
+    """The default of `end_unwanted`, which ends no tenants."""

@@ -1,4 +1,4 @@
-"""Device health service for the kubelet, which shows it in the status of Pods."""
+"""Device health service for the kubelet, which shows device health in the status of Pods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.kube.kubelet.node_inventory import Inventory
 
 TELL_AGAIN_S = 10.0
-FORGOTTEN_AFTER_S = 60  # after that the kubelet reports "unknown"
+FORGOTTEN_AFTER_S = 60  # after this time without news, the kubelet reports "unknown"
 
 
 class Health(dra_health_v1alpha1_pb2_grpc.DRAResourceHealthServicer):
@@ -34,7 +34,7 @@ class Health(dra_health_v1alpha1_pb2_grpc.DRAResourceHealthServicer):
         request: pb.NodeWatchResourcesRequest,  # noqa: ARG002 - it is empty
         context: object,  # noqa: ARG002 - of no use
     ) -> AsyncIterator[pb.NodeWatchResourcesResponse]:
-        """Sends all devices at once, when one changes, and periodically."""
+        """Sends the health of all devices immediately, on each change, and periodically."""
         await self._inventory.ready()
         changed = asyncio.Event()
         self._watchers.add(changed)

@@ -1,8 +1,8 @@
 """Device plugin: serves a kubelet that only counts slots, and allocates vGPUs at container start.
 
 Its devices are slots without a meaning. A kubelet picks slots for a container and calls Allocate
-without naming the container: the answer is the name of a CDI device that does not exist yet. Before
-the container starts, the kubelet calls again (`container_start`), and then the device is created.
+without naming the container. The response is the name of a CDI device that does not exist yet.
+Before the container starts, the kubelet calls again (`container_start`), and the device is created.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from penstock.kube.kubelet.container_start import ContainerStart
     from penstock.kube.kubelet.node_inventory import Inventory
 
-# More slots than tenants share a device, and than a kubelet runs containers: memory and cores are
-# scarce, and a Pod must never wait for slots. Only kubelets count slots, and reject Pods for which
-# none is left. They write the names of all slots with every allocation.
+# There are more slots than tenants on a device, and more than containers on a node, because a Pod
+# must wait only for memory and cores, and never for slots. Only kubelets count slots, and they
+# reject Pods for which no slot is left. The upper limit exists because kubelets write the names of
+# all slots with every allocation.
 SLOTS_A_DEVICE = 128
 LEAST_SLOTS, MOST_SLOTS = 512, 4096
 START_WITHIN_S = 27.0  # kubelets wait 30 s
@@ -36,7 +37,7 @@ Log = Any  # log(event, **fields)
 
 
 def slot_ids(devices: int) -> list[str]:
-    """The slot names of a node with that many devices: the same after every start."""
+    """The slot names of a node with this number of devices, which are the same after a restart."""
     count = min(MOST_SLOTS, max(LEAST_SLOTS, SLOTS_A_DEVICE * devices)) if devices else 0
     return [f"slot-{at:04}" for at in range(count)]
 
@@ -50,7 +51,7 @@ class Plugin(deviceplugin_v1beta1_pb2_grpc.DevicePluginServicer):
         self._log = log
         self._watchers: set[asyncio.Event] = set()
         inventory.changed.append(self.tell)
-        starting.ask_for_record = self.tell  # kubelets write it when they receive devices
+        starting.ask_for_record = self.tell  # kubelets write a checkpoint when they get devices
 
     @property
     def is_watched(self) -> bool:

@@ -1,4 +1,4 @@
-"""DRA driver: prepares a claim before its first container, and unprepares it after its last."""
+"""DRA driver: prepares claims before containers start, and unprepares them after they ended."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 # The kubelet waits 45 s for all claims of a call, and then calls again.
 PREPARE_WITHIN_S = 30.0
-# The next call may come half a minute later, so the driver waits for conditions that pass sooner. A
-# Pod that is deleted without grace frees its share seconds after the scheduler has allocated it to
-# the next Pod.
+# The next call may come half a minute later, so the driver waits while a problem may pass sooner.
+# For example, a Pod that is deleted without grace frees its share seconds after the scheduler has
+# allocated the share to the next Pod.
 PATIENCE_S = 25.0
 AGAIN_S = 0.5
 PASSING = frozenset({"not-enough-left", "not-now", "unavailable"})
-BEFORE_IT_GIVES_UP_S = 1.0  # the answer precedes a shorter deadline of the caller by so much
+BEFORE_IT_GIVES_UP_S = 1.0  # margin between the response and a shorter deadline of the caller
 UNPREPARE_WITHIN_S = 40.0  # the kernel takes up to ten seconds to end processes that hang
 MOST_ERROR_BYTES = 2000
 Log = Any  # log(event, **fields)
@@ -52,7 +52,7 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
         *,
         unseen: Collection[str] | None = None,
     ) -> None:
-        """`pool`: this node's name in ResourceSlices. `unseen`: see `Scrutiny`."""
+        """`pool` is this node's name in ResourceSlices; `Scrutiny` explains `unseen`."""
         self._api = api
         self._scrutiny = Scrutiny(api, unseen)
         self._tenants = tenants
@@ -79,7 +79,7 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
         request: pb.NodeUnprepareResourcesRequest,
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> pb.NodeUnprepareResourcesResponse:
-        """Ends the tenants; needs neither the API server nor a driver."""
+        """Ends the tenants, for which neither the API server nor the GPU driver is needed."""
         answers = await self._each(
             request.claims, "unprepare", _within(context, UNPREPARE_WITHIN_S), self._unprepare,
             lambda error: pb.NodeUnprepareResourceResponse(error=error),
@@ -148,7 +148,7 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
         return pb.NodePrepareResourceResponse(
             devices=[
                 pb.Device(
-                    # "main/small" is an alternative of "main": containers refer to the latter
+                    # If "main/small" is an alternative of "main", containers refer to "main".
                     request_names=[part.request.split("/")[0]],
                     pool_name=self._pool,
                     device_name=part.device,
@@ -165,7 +165,7 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
         except ApiError as error:
             if error.status == 404:
                 raise PenstockError(
-                    f"{ref} cannot be prepared", "it was deleted", "do nothing: its Pod goes too"
+                    f"{ref} cannot be prepared", "it was deleted", "do nothing: its Pod ends, too"
                 ) from error
             raise
         return read_claim(one, ref, self._pool), one
@@ -174,7 +174,7 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
         owned = await self._tenants.owned()
         found = owned.get(ref.uid)
         if found is not None:
-            await self._tenants.revoke(found.name, reason="no container has it any more")
+            await self._tenants.revoke(found.name, reason="no container uses it any more")
         self._log("unprepared", claim=str(ref), uid=ref.uid, tenant=found.name if found else None)
         return pb.NodeUnprepareResourceResponse()
 

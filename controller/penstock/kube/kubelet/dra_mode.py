@@ -1,4 +1,4 @@
-"""DRA mode: the sockets and tasks of a node that the DRA driver serves."""
+"""DRA mode: the sockets and tasks of a node that uses the DRA driver."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Log = Any  # log(event, **fields)
 
 
 class DraWay:
-    """Enter `socket` to serve its sockets; meanwhile run `tasks`."""
+    """The parts of a node in DRA mode. Run `tasks` within the context of `socket`."""
 
     def __init__(
         self,
@@ -76,11 +76,11 @@ class DraWay:
 
     @property
     def problem(self) -> PenstockError | None:
-        """The present problem; None: it works."""
+        """The current problem; None if all is well."""
         return self._slices.cache.problem or self._slices.problem
 
     def why_not_ready(self) -> str:
-        """Why Pods cannot get vGPUs yet; empty: they can."""
+        """Why Pods cannot get vGPUs yet; empty if they can."""
         if not self.socket.registration.is_registered:
             return "the kubelet has not registered the driver yet"
         if not self._slices.is_settled:
@@ -97,8 +97,11 @@ class DraWay:
     async def leave(self) -> None:
         """Deletes the slices if the node changes to the other allocation mode.
 
-        A kubelet deletes them only half a minute after its driver has gone. Until then claims would
-        be allocated on a node where no driver prepares them. Raises `ApiError`.
+        A kubelet deletes them only half a minute after its driver has gone. Until then, claims
+        would be allocated on a node where no driver prepares them.
+
+        Raises:
+            ApiError: the API server does not respond, or refuses.
         """
         found, _ = await self._api.list(NODES, fields=f"metadata.name={self._node}")
         if any(read_node_said(one).way not in {"", BY_CLAIMS} for one in found):

@@ -1,4 +1,4 @@
-"""Driver upgrade: releases the node's driver, so that its kernel modules can be unloaded."""
+"""Driver upgrade: releases the node's GPU driver, so that its kernel modules can be unloaded."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from penstock.node.rpc import AgentClient
 
 LOOK_S = 1.0
-# States of the GPU operator's upgrade controller. Before "pod-restart-required" Pods still run
-# under their quotas; in that state the driver's Pod restarts, and first unloads the modules. A
-# failed upgrade may have stopped at any step: a released driver stays released, and a held one
-# stays held.
+# States of the GPU operator's upgrade controller. Before "pod-restart-required", Pods still run
+# under their quotas. In that state the driver's Pod restarts, and begins by unloading the modules.
+# A failed upgrade may have stopped at any step, so a released driver stays released, and a driver
+# in use stays in use.
 AWAY = "pod-restart-required"
 FAILED = "upgrade-failed"
 Log = Any  # log(event, **fields)
 
 
 class DriverUpgrade:
-    """Orders the agent to release the driver, and to open it again."""
+    """Has the agent release the driver for an upgrade, and open it again afterwards."""
 
     def __init__(
         self, agent: AgentClient, announcement: Announcement, inventory: Inventory, log: Log
@@ -33,7 +33,7 @@ class DriverUpgrade:
         self._inventory = inventory
         self._log = log
         self.problem: PenstockError | None = None
-        """Why the agent does not follow."""
+        """Why the agent did not release or open the driver; None if it did."""
 
     async def run(self) -> None:
         """Checks periodically until cancelled."""

@@ -1,4 +1,4 @@
-"""Node annotation and label: the node's devices, and the allocation mode of the node."""
+"""Annotation and label of the Node, which publish its devices and its allocation mode."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class NodeSaid:
 
     uid: str
     devices: str | None  # the annotation
-    way: str  # allocation mode of its devices; empty: not set
-    driver_upgrade: str  # state of an upgrade by the GPU operator's label; empty: none
+    way: str  # allocation mode of its devices; empty if not set
+    driver_upgrade: str  # state of a driver upgrade in the GPU operator's label; empty if none
 
 
 class Announcement:
-    """Maintains both on the Node; calls `changed` when the Node changes.
+    """Maintains annotation and label on the Node; calls `changed` when the Node changes.
 
-    With `way_is_labelled` administrators own the label: their value is kept, and decides which of
+    With `way_is_labelled`, administrators own the label. Their value is kept, and decides which of
     the chart's agents the node gets next. Only an invalid value is corrected.
     """
 
@@ -48,13 +48,13 @@ class Announcement:
         self.cache.changed.append(self._note)
         self.changed: list[Callable[[], None]] = []
         self.problem: ApiError | None = None
-        """Why they are not written."""
+        """Why annotation and label could not be written; None if they could."""
         self._wake = asyncio.Event()
         self._wanted: str | None = None
 
     @property
     def node(self) -> NodeSaid | None:
-        """The Node as the server has it; None: there is no Node of that name."""
+        """The Node as the server has it; None if there is no Node of that name."""
         return self.cache.objects.get(("", self._node))
 
     @property
@@ -72,7 +72,7 @@ class Announcement:
         self._wake.set()
 
     async def run(self) -> None:
-        """Writes them when they differ, until cancelled."""
+        """Writes annotation and label when they differ, until cancelled."""
         await self.cache.ready()
         wait_s = 0.0
         while True:
@@ -94,7 +94,7 @@ class Announcement:
                 await asyncio.sleep(wait_s)
 
     def _label(self, there: NodeSaid) -> str:
-        """The wanted label. A Node that was created again has none, and keeps its mode."""
+        """The wanted label. A Node that was created again has no label, and keeps its mode."""
         chosen = self._way_is_labelled and there.way in {BY_CLAIMS, BY_EXTENDER}
         return there.way if chosen else self._way
 

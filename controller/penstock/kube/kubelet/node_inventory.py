@@ -1,4 +1,4 @@
-"""Node inventory: the node's devices as its agent reports them, for publishing to Kubernetes."""
+"""Node inventory: the node's devices as its agent reports them, to be published to Kubernetes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ if TYPE_CHECKING:
     from penstock_api.v1 import agent_pb2 as pb
 
 LOOK_S = 2.0
-# An agent that restarts answers within seconds; one that is away for longer grants nothing.
+POOL = "pool"  # the owner of a device that only a compute pool grants
+# An agent that restarts responds within seconds. After this time its devices count as unhealthy,
+# because an absent agent grants nothing.
 AWAY_S = 30.0
-AWAY = "the node's agent does not answer"
+AWAY = "the node's agent does not respond"
 
 
 class Inventory:
-    """The devices that the agent last reported; calls `changed` when they change."""
+    """The devices that the agent last reported. Functions in `changed` are called on a change."""
 
     def __init__(self, agent: AgentClient) -> None:
         self.devices: tuple[NodeDevice, ...] = ()
         self.changed: list[Callable[[], None]] = []
         self.problem: PenstockError | None = None
-        """Why the agent does not answer at the moment."""
+        """Why the agent does not respond at the moment; None if it responds."""
         self.driver_released = False
         """Whether the agent had released the driver at the last poll."""
         self._agent = agent
@@ -47,7 +49,7 @@ class Inventory:
         return self._seen.is_set()
 
     def uuids(self) -> dict[str, str]:
-        """UUIDs by the devices' names in ResourceSlices."""
+        """The devices' UUIDs by their names in ResourceSlices."""
         return {device_name(one.uuid): one.uuid for one in self.devices}
 
     def named(self) -> dict[str, NodeDevice]:
@@ -85,15 +87,20 @@ class Inventory:
 
 
 def device_of(one: pb.Device) -> NodeDevice:
-    """Converts an agent's device into the form that is published to Kubernetes."""
+    """Converts an agent's device into the form that is published to Kubernetes.
+
+    A device of a compute pool is published like an unhealthy one, so that nothing new is placed on
+    it while Pods that were there before the pool go on.
+    """
+    is_pools = one.owner == POOL
     return NodeDevice(
         uuid=one.uuid,
         index=one.index,
         model=one.name[:MOST_WORD],
         memory_bytes=one.memory_bytes,
         tflops=one.tflops if one.HasField("tflops") and one.tflops > 0 else None,
-        healthy=one.health in {"", "ok"},
-        reason=one.health_reason[:MOST_WORD],
+        healthy=one.health in {"", "ok"} and not is_pools,
+        reason=one.health_reason[:MOST_WORD] or ("of the compute pool" if is_pools else ""),
         simulated=one.simulated,
         driver=one.driver_version,
         cuda=one.cuda_version,
@@ -103,5 +110,5 @@ def device_of(one: pb.Device) -> NodeDevice:
 
 
 def device_name(uuid: str) -> str:
-    """A device's name in ResourceSlices, by its UUID, so that a reboot does not change it."""
+    """A device's name in ResourceSlices, made from its UUID, which a reboot does not change."""
     return re.sub("[^a-z0-9-]", "-", uuid.lower()).strip("-")[:63].rstrip("-")

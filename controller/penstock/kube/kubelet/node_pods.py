@@ -1,4 +1,4 @@
-"""Node Pods: the Pods of this node, reduced to the fields about their vGPUs."""
+"""Node Pods: the Pods of this node, reduced to the fields that concern their vGPUs."""
 
 from __future__ import annotations
 
@@ -10,27 +10,19 @@ from penstock.kube.kubelet.allocation import OWNER
 from penstock.kube.kubelet.claim import CLAIM
 from penstock.kube.objects.api_client import PODS, ApiError
 from penstock.kube.objects.cache import Cache
-from penstock.kube.objects.names import (
-    GRACE,
-    HELD,
-    MODE,
-    ON_EXCEED,
-    PLACED,
-    POLICY,
-    RESIZE,
-    RUNNING,
-)
+from penstock.kube.objects.names import HELD, PLACED, RESIZE, RUNNING
 from penstock.kube.objects.resource_request import roles
+from penstock.kube.objects.terms_annotations import TERMS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from penstock.kube.objects.api_client import Api, Object
     from penstock.kube.objects.cache import Key
     from penstock_api.v1 import agent_pb2 as pb
 
 
-ASK_WITHIN_S = 8.0  # a kubelet waits for this request
+ASK_WITHIN_S = 8.0  # time limit of a request for which a kubelet waits
 
 
 @dataclass(frozen=True)
@@ -49,23 +41,20 @@ class NodePod:
     namespace: str
     name: str
     uid: str
-    has_ended: bool  # for good: none of its containers runs or will run
-    claims: frozenset[str]  # names, in its namespace
+    has_ended: bool  # none of its containers runs or will run again
+    claims: frozenset[str]  # names of its claims
     placed: str = ""  # the placement annotation, unparsed
-    held: str = ""  # the held annotation: what its tenants may still have beyond the placement
+    held: str = ""  # the held annotation: larger shares that its tenants may still have
     asked: str = ""  # the resize annotation: the sizes that its owner requests
-    mode: str = ""  # the mode annotation
-    policy: str = ""
-    on_exceed: str = ""
-    grace: str = ""
+    terms: Mapping[str, str] = field(default_factory=dict, hash=False)  # its terms annotations
     is_gated: bool = False  # it is ready only while `condition` says that its share runs
     is_running: bool = False  # the kubelet reports that all its containers were created
     is_deleted: bool = False  # it is being deleted
     condition: Condition | None = None
-    order: tuple[str, ...] = ()  # its containers' names, in start order
+    order: tuple[str, ...] = ()  # names of its containers in start order
     inits: frozenset[str] = frozenset()  # containers that end before the next one starts
     sidecars: frozenset[str] = frozenset()  # init containers that keep running
-    containers: tuple[tuple[str, str], ...] = ()  # the runtime's ids, with the containers' names
+    containers: tuple[tuple[str, str], ...] = ()  # their ids in the runtime, and their names
     version: str = field(default="", compare=False)  # resourceVersion of its object
 
 
@@ -80,15 +69,15 @@ class NodePods:
         self.cache.changed.append(self._note)
 
     def named(self, uid: str) -> NodePod | None:
-        """The Pod with that uid in the cache, or None."""
+        """The Pod with this uid in the cache, or None."""
         key = self._names.get(uid)
         return self.cache.objects.get(key) if key else None
 
     async def find(self, uid: str) -> NodePod | None:
-        """The Pod with that uid in the cache, or else from the API server: it may be new.
+        """The Pod with this uid from the cache, or, if it may be new, from the API server.
 
         Raises:
-            ApiError: it is not in the cache, and the server does not answer.
+            ApiError: the Pod is not in the cache, and the server does not respond.
         """
         found = self.named(uid)
         if found is None:
@@ -97,8 +86,8 @@ class NodePods:
                 pods, _ = await asyncio.wait_for(asked, ASK_WITHIN_S)
             except asyncio.TimeoutError as error:
                 raise ApiError(
-                    "a Pod is not known yet", "the API server does not answer",
-                    "it is tried again", 0, "",
+                    "a Pod is not known yet", "the API server does not respond",
+                    "check the API server; the request is retried", 0, "",
                 ) from error  # fmt: skip
             found = next((read_pod(one) for one in pods if one["metadata"]["uid"] == uid), None)
         return found
@@ -110,7 +99,7 @@ class NodePods:
             self._names[new.uid] = key
 
     def of(self, tenant: pb.Tenant) -> Iterator[NodePod]:
-        """The Pods for which a tenant was granted, by its labels."""
+        """The Pods for which a tenant was granted, according to its labels."""
         namespace = tenant.labels["namespace"]
         if CLAIM not in tenant.labels:
             found = self.cache.objects.get((namespace, tenant.labels["pod"]))
@@ -141,10 +130,7 @@ def read_pod(one: Object) -> NodePod:
         placed=annotations.get(PLACED, ""),
         held=annotations.get(HELD, ""),
         asked=annotations.get(RESIZE, ""),
-        mode=annotations.get(MODE, ""),
-        policy=annotations.get(POLICY, ""),
-        on_exceed=annotations.get(ON_EXCEED, ""),
-        grace=annotations.get(GRACE, ""),
+        terms={name: annotations[name] for name in TERMS if name in annotations},
         is_gated=any(
             gate.get("conditionType") == RUNNING for gate in spec.get("readinessGates") or []
         ),
@@ -160,7 +146,7 @@ def read_pod(one: Object) -> NodePod:
 
 
 def _containers(status: Object) -> Iterator[tuple[str, str]]:
-    """Ids and names of running and last ended containers: events may come after a restart."""
+    """Ids and names of current and previous containers, because events may follow a restart."""
     for kind in ("initContainerStatuses", "containerStatuses"):
         for one in status.get(kind) or []:
             ended = ((one.get("lastState") or {}).get("terminated") or {}).get("containerID")

@@ -1,4 +1,4 @@
-"""Node process (`penstock kube node`): all its tasks, from start to SIGTERM."""
+"""Node process (`penstock kube node`): all its tasks, from its start to SIGTERM."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ class Options:
     probes: tuple[str, int] | None = ("127.0.0.1", 9472)
     settled_s: float = SETTLED_S
     way: Way = "dra"
-    way_is_labelled: bool = False  # administrators set the Node's label; else it follows `way`
+    way_is_labelled: bool = False  # whether administrators set the Node's label, instead of `way`
     device_plugin_dir: Path = Path("/var/lib/kubelet/device-plugins")
     cdi_dir: Path = SPECS
     runtime_socket: Path = Path("/run/containerd/containerd.sock")
-    # Namespaces whose Pods the webhook does not see; None: there is no webhook.
+    # Namespaces whose Pods the webhook does not see; None if there is no webhook.
     unseen: frozenset[str] | None = None
 
 
 async def serve(options: Options, log: Log) -> None:
-    """Runs until SIGTERM or SIGINT. Raises `PenstockError` when it cannot begin."""
+    """Runs until SIGTERM or SIGINT. Raises `PenstockError` if it cannot start."""
     agent = AgentClient.local(options.agent_socket)
     try:
         async with await Api.connect(options.kubeconfig) as api:
@@ -135,11 +135,11 @@ class _Node:
             await self._leave()
 
     async def _leave(self) -> None:
-        """Removes what schedulers would still rely on, without waiting long for a dead server."""
+        """Removes objects that would mislead schedulers, without waiting long for the server."""
         try:
             await asyncio.wait_for(self._way.leave(), LEAVE_WITHIN_S)
         except asyncio.TimeoutError:
-            self._log("left in haste", why="the API server does not answer")
+            self._log("left in haste", why="the API server does not respond")
         except ApiError as error:
             self._log("left in haste", why=str(error))
 
@@ -149,7 +149,7 @@ class _Node:
         return self._way.why_not_ready() or next(iter(self._problems.values()), "")
 
     async def _tell(self) -> None:
-        """Logs each problem once when it begins, and once when it is over."""
+        """Logs each problem when it begins, and when it is over."""
         while True:
             now: dict[str, PenstockError | None] = {
                 "agent": self._inventory.problem,
@@ -174,5 +174,5 @@ class _Node:
 def _no_node(name: str) -> PenstockError:
     return PenstockError(
         f"the cluster has no node {name!r}", "no node of that name is registered",
-        "give --node a name from `kubectl get nodes`",
+        "set --node to a name from `kubectl get nodes`",
     )  # fmt: skip

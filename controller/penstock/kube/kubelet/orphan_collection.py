@@ -1,8 +1,9 @@
 """Orphan collection: ends tenants whose Pods are gone, if no kubelet will unprepare their claims.
 
-Usually a kubelet unprepares a claim when its last container has ended. It does not if it has
-forgotten the claim: its directory was wiped, or the node came back under another name. Such a
-tenant is ended when no Pod needs it, the kubelet does not know its claim, and it has no process.
+Usually a kubelet unprepares a claim when its last container has ended. It does not if it has lost
+its record of the claim, because its directory was wiped or the node came back under another name.
+Then the claim's tenant is ended once no Pod needs it, the kubelet does not know its claim, and it
+has no process.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from penstock_api.v1 import agent_pb2 as pb
 
 LOOK_S = 10.0
-SETTLED_S = 60.0  # kubelets unprepare within seconds, but may have to restart first
+SETTLED_S = 60.0  # kubelets unprepare claims within seconds, but may have to restart first
 Log = Any  # log(event, **fields)
 
 
@@ -40,14 +41,14 @@ class OrphanCollector:
         log: Log,
         settled_s: float = SETTLED_S,
     ) -> None:
-        """`under_way`: uids of claims for which a kubelet's call is in progress."""
+        """`under_way` contains the uids of claims for which a kubelet's call is in progress."""
         self._tenants = tenants
         self._pods = pods
         self._kubelet = kubelet
         self._under_way = under_way
         self._log = log
         self._settled_s = settled_s
-        self._unwanted_s: dict[str, float] = {}  # owner: since when
+        self._unwanted_s: dict[str, float] = {}  # by owner: when its tenant became unwanted
 
     async def run(self) -> None:
         """Checks periodically until cancelled."""
@@ -61,7 +62,7 @@ class OrphanCollector:
             await asyncio.sleep(min(LOOK_S, self._settled_s / 2))
 
     async def look(self) -> None:
-        """Checks once; raises `PenstockError` if agent, API server or kubelet do not answer."""
+        """Checks once. Raises `PenstockError` if agent, API server or kubelet do not respond."""
         if self._pods.cache.problem is not None:
             raise self._pods.cache.problem
         owned = await self._tenants.owned()
@@ -90,7 +91,7 @@ class OrphanCollector:
 def is_empty(tenant: pb.Tenant) -> bool:
     """Whether no process can use the tenant's share, as far as the agent sees.
 
-    Slots do not count. A slot whose process ended while no agent ran may stay occupied for good if
-    the agent cannot see the machine's initial pid namespace.
+    Occupied slots of the tenant's usage page do not count. If a process ends while no agent runs,
+    its slot may stay occupied forever, unless the agent sees the machine's initial pid namespace.
     """
     return tenant.HasField("members") and not tenant.members

@@ -1,9 +1,11 @@
 """Placement sync: resizes tenants to the placements of their running Pods, up and down.
 
-A tenant's accounted quantities tell whether it has followed. Below them, its quota may have been
-changed on the node, and stays so. A Pod with a smaller placement also records what its tenants may
-still have (`penstock.io/held`). The node removes that annotation over the version of the Pod that
-it has followed: if nobody has written the Pod since, no larger placement is on its way.
+A tenant's accounted quantities show whether the tenant already has the placement's size. Within
+them, an administrator of the node may have changed the quota, and this change is kept.
+
+A Pod with a smaller placement also records the shares that its tenants may still have
+(`penstock.io/held`). After shrinking the tenants, the node removes this annotation, on condition
+that the Pod has not changed since: then no larger placement is on its way.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.kube.kubelet.allocation import Tenants
     from penstock.kube.kubelet.node_pods import NodePod, NodePods
     from penstock.kube.objects.api_client import Api
-    from penstock.kube.objects.placement import Share
+    from penstock.model.share import Share
     from penstock_api.v1 import agent_pb2 as pb
 
 Log = Any  # log(event, **fields)
@@ -35,19 +37,19 @@ class PlacementSync:
     def __init__(
         self, api: Api, tenants: Tenants, pods: NodePods, *, under_way: Collection[str], log: Log
     ) -> None:
-        """`under_way`: uids of Pods whose containers are being started."""
+        """`under_way` contains the uids of Pods whose containers are being started."""
         self._api = api
         self._tenants = tenants
         self._pods = pods
         self._under_way = under_way
         self._log = log
-        self._said: dict[str, str] = {}  # why a tenant does not follow, by its name
+        self._said: dict[str, str] = {}  # by name of a tenant: why it could not be resized
 
     def seen(self) -> dict[str, NodePod]:
-        """The present Pods by uid, for `look`. Call it before listing tenants.
+        """The current Pods by uid, for `look`. Call this before listing tenants.
 
-        A container that is not being started now has its tenant already, or will get it by the same
-        or a newer version of its Pod.
+        A container that is not being started now already has its tenant, or will get it according
+        to the same or a newer version of its Pod.
         """
         return {
             pod.uid: pod
@@ -56,7 +58,7 @@ class PlacementSync:
         }
 
     async def look(self, seen: Mapping[str, NodePod], owned: Mapping[str, pb.Tenant]) -> bool:
-        """Syncs once, with the tenants by owner; returns whether something is left to do."""
+        """Syncs the tenants, given by owner, once; returns whether something is left to do."""
         behind = set()
         for owner, tenant in owned.items():
             container, uid = tenant.labels.get("container"), owner.partition("/")[0]
@@ -68,7 +70,7 @@ class PlacementSync:
                     await self._tenants.account(tenant.name, uuid, share)
                     self._log("followed", tenant=tenant.name, device=uuid)
                 self._said.pop(tenant.name, None)
-            except PenstockError as error:  # another tenant still has the room, or no agent answers
+            except PenstockError as error:  # another tenant has the room, or the agent is away
                 behind.add(uid)
                 if self._said.get(tenant.name) != str(error):
                     self._said[tenant.name] = str(error)
@@ -85,14 +87,14 @@ class PlacementSync:
         try:
             await self._api.patch(PODS, pod.name, {"metadata": metadata}, pod.namespace, "status")
         except ApiError as error:
-            if error.status not in {404, 409}:  # on these the Pod has changed: check it again
+            if error.status not in {404, 409}:  # these mean that the Pod has changed or is gone
                 self._log("not told what was given back", pod=pod.name, why=str(error))
             return error.status == 404
         return True
 
 
 def due(labels: Mapping[str, str], placed: str, container: str) -> dict[str, Share]:
-    """The shares that a tenant is not accounted for yet, by device UUID; devices do not change."""
+    """The shares, by device UUID, whose size in the placement differs from the tenant's labels."""
     return {
         uuid: share
         for uuid, share, (label, value) in _accounts(placed).get(container, ())
@@ -102,7 +104,7 @@ def due(labels: Mapping[str, str], placed: str, container: str) -> dict[str, Sha
 
 @lru_cache(maxsize=4096)
 def _accounts(placed: str) -> dict[str, list[tuple[str, Share, tuple[str, str]]]]:
-    """The accounts by container; empty if the placement is malformed: nothing starts then."""
+    """The accounts by container; empty if the placement is malformed, as nothing starts then."""
     try:
         placement = read_placement(placed)
     except PenstockError:

@@ -1,4 +1,4 @@
-"""Device plugin mode: the socket and tasks of a node that the device plugin serves."""
+"""Device plugin mode: the socket and tasks of a node that uses the device plugin."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Log = Any  # log(event, **fields)
 
 
 class PluginWay:
-    """Enter `socket` to serve its socket; meanwhile run `tasks`."""
+    """The parts of a node in device plugin mode. Run `tasks` within the context of `socket`."""
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class PluginWay:
 
     @property
     def problem(self) -> PenstockError | None:
-        """The present problem; None: it works."""
+        """The current problem; None if all is well."""
         return self.socket.problem
 
     async def leave(self) -> None:
-        """Does nothing: the extender heeds the Node's label, so nothing misleads a scheduler."""
+        """Does nothing, because the extender checks the Node's label, so no scheduler is misled."""
 
     def why_not_ready(self) -> str:
-        """Why Pods cannot get vGPUs yet; empty: they can."""
+        """Why Pods cannot get vGPUs yet; empty if they can."""
         return "" if self.socket.is_registered else "the kubelet has not registered the plugin yet"

@@ -1,29 +1,28 @@
 """Plugin socket: serves the device plugin next to the kubelet's socket, and registers it.
 
-A kubelet that starts removes all sockets in its directory and creates its own again. After that,
-and after a start of this process, the plugin creates its socket and registers. It also registers
-again if the kubelet still runs but no longer listens.
+When a kubelet starts, it removes all sockets in its directory and creates its own again. After
+that, and after a start of this process, the plugin creates its socket and registers. It also
+registers again if the kubelet still runs but no longer listens.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import time
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from penstock.kube.objects.names import DRIVER, RESOURCE_COUNT
+from penstock.kube.kubelet.driver_lock import take_driver_lock
+from penstock.kube.objects.names import RESOURCE_COUNT
 from penstock.model import PenstockError
 from penstock_api.kubelet import deviceplugin_v1beta1_pb2 as pb
 from penstock_api.kubelet import deviceplugin_v1beta1_pb2_grpc
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -33,7 +32,7 @@ API_VERSION = "v1beta1"
 KUBELET = "kubelet.sock"
 OWN = f"{RESOURCE_COUNT.replace('/', '-')}.sock"
 LOOK_S = 1.0
-LISTENS_WITHIN_S = 10.0  # a kubelet requests the devices at once
+LISTENS_WITHIN_S = 10.0  # after a registration, a kubelet requests the devices at once
 REGISTER_WITHIN_S = 10.0
 STOP_WITHIN_S = 5.0
 Identity = tuple[int, int, int]
@@ -44,52 +43,33 @@ class PluginSocket:
     """The plugin's socket as a context manager; `run` keeps it registered."""
 
     def __init__(self, folder: Path, kubelet_dir: Path, plugin: Plugin, log: Log) -> None:
-        """`folder`: the kubelet's device-plugins directory (/var/lib/kubelet/device-plugins)."""
+        """`folder` is the kubelet's directory for plugins (/var/lib/kubelet/device-plugins)."""
         self.problem: PenstockError | None = None
-        """Why it is not registered."""
+        """Why the plugin is not registered; None if it is."""
         self._folder = folder
-        self._lock_file = kubelet_dir / "plugins" / DRIVER / "lock"
+        self._kubelet_dir = kubelet_dir
         self._plugin = plugin
         self._log = log
         self._server: grpc.aio.Server | None = None
-        self._registered: tuple[Identity, Identity] | None = None  # the kubelet's, ours
+        self._registered: tuple[Identity, Identity] | None = None  # kubelet's socket, our socket
         self._registered_s = 0.0
         self._lock = -1
 
     @property
     def is_registered(self) -> bool:
-        """Whether the kubelet knows of the plugin and listens."""
+        """Whether the kubelet has registered the plugin and listens."""
         return self._registered is not None and self._plugin.is_watched
 
     async def __aenter__(self) -> Self:
-        """Takes the lock; raises `PenstockError` if another process serves this node."""
-        try:
-            self._lock_file.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            self._lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            await self.close()
-            raise PenstockError(
-                "this node is served already", f"{self._lock_file} is held",
-                "end the other process first", reason="not-now",
-            ) from error  # fmt: skip
-        except OSError as error:
-            raise PenstockError(
-                f"{self._lock_file} cannot be created", str(error),
-                "give --kubelet-dir the kubelet's own directory, and run as root",
-            ) from error  # fmt: skip
+        """Takes the lock. Raises `PenstockError` if another process serves this node."""
+        self._lock = take_driver_lock(self._kubelet_dir)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Lets calls end and removes the socket: the kubelet then treats the plugin as gone."""
+        """Lets calls end, then removes the socket, so that the kubelet drops the plugin."""
         if self._server is not None:
             await self._stop()
             with contextlib.suppress(OSError):
@@ -123,7 +103,7 @@ class PluginSocket:
         self._registered = None
         try:
             await self._stop()
-            own.unlink(missing_ok=True)  # left by a killed process: the lock shows that it is gone
+            own.unlink(missing_ok=True)  # left by a killed process; the lock shows that it is gone
             server = grpc.aio.server()
             deviceplugin_v1beta1_pb2_grpc.add_DevicePluginServicer_to_server(self._plugin, server)  # type: ignore[no-untyped-call] # generated
             server.add_insecure_port(f"unix:{own}")
@@ -137,15 +117,15 @@ class PluginSocket:
                 options=pb.DevicePluginOptions(pre_start_required=True),
             )
             options = [("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost")]
-            door = f"unix:{self._folder / KUBELET}"
-            async with grpc.aio.insecure_channel(door, options) as channel:
+            kubelets = f"unix:{self._folder / KUBELET}"
+            async with grpc.aio.insecure_channel(kubelets, options) as channel:
                 stub = deviceplugin_v1beta1_pb2_grpc.RegistrationStub(channel)  # type: ignore[no-untyped-call] # generated
                 await stub.Register(request, timeout=REGISTER_WITHIN_S)
         except (OSError, RuntimeError, grpc.RpcError) as error:
             why = error.details() if isinstance(error, grpc.RpcError) else error
             self.problem = PenstockError(
                 f"the kubelet did not register the plugin for {RESOURCE_COUNT}", str(why),
-                "it is tried again every second; see the kubelet's log",
+                "see the kubelet's log; registration is retried every second",
             )  # fmt: skip
             return
         made = _identity(own)
@@ -161,7 +141,7 @@ class PluginSocket:
 
 
 def _identity(socket: Path) -> Identity | None:
-    """What distinguishes a socket from one created later in its place."""
+    """The identity of a socket, which differs from that of a later socket in its place."""
     try:
         about = socket.lstat()
     except OSError:

@@ -1,7 +1,7 @@
 """Pod events: publishes the agent's events about a tenant as Kubernetes Events of its Pods.
 
 There is one Event for each Pod and kind of event, with a count. On each new connection the agent
-sends all events that it has kept, so that counts are the same after any number of restarts.
+sends all events that it has kept, so that restarts do not change the counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.node.rpc import AgentClient
     from penstock_api.v1 import agent_pb2 as pb
 
-WARNINGS = {  # of the agent: Kubernetes' reason
+WARNINGS = {  # reason of the Kubernetes Event, by the agent's event
     "deny": "VgpuMemoryDenied",
     "exceeded": "VgpuExceeded",
     "throttle": "VgpuThrottled",
@@ -53,18 +53,18 @@ NORMALS = {
     "device-recovered": "VgpuDeviceRecovered",
 }
 REASONS = WARNINGS | NORMALS
-SUSPENDING = ("suspend", "suspended")  # by enforcement, by order
+SUSPENDING = ("suspend", "suspended")  # by enforcement, and on request
 MOVING = frozenset({*SUSPENDING, "restored", "resumed", "throttle", "terminate"})
 FLUSH_S = 1.0
 AGAIN_S = 2.0
-OLDEST_S = 3600.0  # API servers keep Events for an hour: older ones are not brought back
-MOST_WAITING = 4096  # kinds of events; of more, the oldest are dropped
-MOST_AT_ONCE = 50  # a second: a storm on one node must not reach the API server
-MOST_PODS = 8  # of one claim
+OLDEST_S = 3600.0  # API servers keep Events for an hour, and older ones must not reappear
+MOST_WAITING = 4096  # unwritten kinds of events; beyond this limit the oldest are dropped
+MOST_AT_ONCE = 50  # Events a second, so that a storm on one node does not reach the API server
+MOST_PODS = 8  # Pods of one claim
 MOST_MESSAGE = 1000
-UNSAID = {  # the reason of an order for which none was given
-    "suspended": "by order of an administrator, who gave no reason",
-    "resumed": "by order, or because the Pod is being deleted",
+UNSAID = {  # reason of a request that was made without a reason
+    "suspended": "by an administrator, who gave no reason",
+    "resumed": "by an administrator, or because the Pod is being deleted",
 }
 _PIDS = re.compile(r"\bpid (\d+(?:, \d+)*)")
 Key = tuple[str, str]  # tenant, event
@@ -76,7 +76,7 @@ class Told:
     """The events of one kind about one tenant."""
 
     count: int
-    first_s: float  # since 1970
+    first_s: float  # since 1970 (UTC)
     last_s: float
     message: str  # without the Pod's own pids and container names
     last: pb.Event | None = None
@@ -88,7 +88,7 @@ class Told:
         return message_of(self.last, dict(pod.containers), tenant.labels["container"])
 
     def and_then(self, event: pb.Event) -> Told:
-        """Adds an event, which may stand for several."""
+        """Adds an event, which may represent several occurrences."""
         return Told(
             self.count + _count(event), self.first_s, event.time.ToNanoseconds() / 1e9,
             message_of(event), event,
@@ -96,7 +96,7 @@ class Told:
 
 
 class PodEvents:
-    """Follows the agent's events, and writes Kubernetes Events."""
+    """Follows the agent's events, and writes them as Kubernetes Events."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class PodEvents:
         node: str,
         log: Log,
     ) -> None:
-        """`connect`: opens a separate connection, which is closed to end its stream."""
+        """`connect` opens a separate connection, which is closed to end its stream."""
         self._api = api
         self._connect = connect
         self._tenants = tenants
@@ -120,10 +120,10 @@ class PodEvents:
         self._written: dict[Key, Told] = {}
         self._owned: dict[str, pb.Tenant] = {}  # by name
         self.changed: list[Callable[[], None]] = []
-        """Called when a tenant may have been suspended or resumed; must not raise."""
+        """Functions called when a tenant may have been suspended or resumed. Must not raise."""
 
     def why_suspended(self, tenant: str) -> tuple[str, str]:
-        """Reason and message of the Event that last suspended the tenant."""
+        """Reason and message of the last Event about a suspension of the tenant."""
         told = [(one, self._told[tenant, one]) for one in SUSPENDING if (tenant, one) in self._told]
         if not told:
             return REASONS["suspended"], ""
@@ -186,7 +186,7 @@ class PodEvents:
             try:
                 self._owned = {one.name: one for one in (await self._tenants.owned()).values()}
             except PenstockError:
-                return  # the agent does not answer: try again later
+                return  # the agent does not respond, so try again later
         for key in list(self._waiting)[:MOST_AT_ONCE]:
             del self._waiting[key]
             told, tenant = self._told.get(key), self._owned.get(key[0])
@@ -213,7 +213,7 @@ class PodEvents:
 
 
 def event_of(pod: NodePod, tenant: pb.Tenant, event: str, told: Told, node: str) -> Object:
-    """Builds the Event of that kind for that Pod, always with the same name."""
+    """Builds the Event of one kind for a Pod, always with the same name."""
     return events.event_of(
         About.pod(pod.namespace, pod.name, pod.uid), REASONS[event], told.message_for(pod, tenant),
         component=NODE, warning=event in WARNINGS, count=told.count,
@@ -229,7 +229,7 @@ def message_of(
     Args:
         event: The agent's event.
         containers: Names of the Pod's containers by the runtime's ids.
-        container: The only container with the share; empty: there may be several.
+        container: The only container with the share; empty if there may be several.
     """
     details = _details(event)
     processes = [
@@ -241,7 +241,7 @@ def message_of(
     if "used_bytes" in details and "limit_bytes" in details:
         parts.append(
             f"{details['used_bytes']} of {details['limit_bytes']} bytes were in use, "
-            f"{details.get('last_bytes', '?')} more were asked for"
+            f"{details.get('last_bytes', '?')} more were requested"
         )
     parts += [
         f"{human_memory(one['memory_bytes'])} and {format_cores(one['cores_permille'])} % of "
@@ -258,8 +258,8 @@ class _Process:
     """A process that an event names."""
 
     pid: str  # on the node
-    inner_pid: str  # in the container; empty: not known
-    container: str  # its name; empty: not known
+    inner_pid: str  # in the container; empty if not known
+    container: str  # the container's name; empty if not known
     command: str
 
     @classmethod
@@ -281,7 +281,7 @@ class _Process:
 
 
 def _for_its_user(reason: str, processes: list[_Process]) -> str:
-    """Rewrites a reason: pids of the container, and advice that a Pod's user can follow."""
+    """Rewrites a reason with pids of the container, and with advice for a Pod's user."""
     numbers = {one.pid: one.number for one in processes}
 
     def inside(found: re.Match[str]) -> str:
@@ -289,7 +289,7 @@ def _for_its_user(reason: str, processes: list[_Process]) -> str:
         return "process " + ", ".join(numbers.get(pid, f"{pid} of the node") for pid in pids)
 
     for advice in ADVICES:
-        reason = reason.replace(advice, "delete the Pod, and whatever made it makes another")
+        reason = reason.replace(advice, "delete the Pod, so that its controller creates another")
     return _PIDS.sub(inside, reason)
 
 

@@ -1,4 +1,4 @@
-"""Podresources client: the devices and claims that the kubelet reports for its containers."""
+"""Client of the kubelet's podresources API: the devices and claims of each container."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Kubelet:
     """A node's kubelet, behind its podresources socket."""
 
     def __init__(self, kubelet_dir: Path) -> None:
-        """Use it in the event loop in which it is created. Does not connect yet."""
+        """Creates a client for use in the current event loop, without connecting yet."""
         self._file = kubelet_dir / "pod-resources" / "kubelet.sock"
 
     async def pods(self) -> list[pb.PodResources]:
-        """All Pods with the resources of their containers; raises `PenstockError`."""
+        """All Pods with the resources of their containers. Raises `PenstockError`."""
         options = [
             ("grpc.enable_http_proxy", 0),
             ("grpc.default_authority", "localhost"),
@@ -38,8 +38,8 @@ class Kubelet:
                 answer = await stub.List(pb.ListPodResourcesRequest(), timeout=TIMEOUT_S)
             except grpc.RpcError as error:
                 raise PenstockError(
-                    f"the kubelet does not answer at {self._file}", str(error.details()),
-                    "it is tried again; check that it runs", reason="unavailable",
+                    f"the kubelet does not respond at {self._file}", str(error.details()),
+                    "check that it runs; the request is retried", reason="unavailable",
                 ) from error  # fmt: skip
         return list(answer.pod_resources)
 
@@ -47,7 +47,7 @@ class Kubelet:
         """Namespace and name of all claims for our devices that containers have.
 
         Raises:
-            PenstockError: the kubelet does not answer.
+            PenstockError: the kubelet does not respond.
         """
         return {
             (dynamic.claim_namespace, dynamic.claim_name)

@@ -1,8 +1,8 @@
 """Readiness: a Pod condition that reports suspended shares; resumes tenants of deleted Pods.
 
-The condition is a readiness gate: while a tenant is suspended, by enforcement or by order, its Pods
-get no traffic. It depends only on the agent's tenants, so that it is right again after any restart.
-While the agent does not answer, the condition stays as it is, as do suspended tenants.
+The condition is a readiness gate: while a tenant is suspended, by enforcement or on request, its
+Pods get no traffic. The condition depends only on the agent's tenants, so it is correct again after
+any restart. While the agent does not respond, conditions and suspended tenants stay as they are.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from penstock.kube.objects.api_client import Api
     from penstock_api.v1 import agent_pb2 as pb
 
-SOON_S = 0.2  # pause before a check: many Pods change at once
-LOOK_S = 5.0  # between checks, in case an event was missed
-AGAIN_S = 1.0  # before a retry
-# Only this long after a Pod's deletion its tenant is resumed. Owners choose grace periods: a tenant
-# that is suspended for good reason must not run on for hours because its Pod is deleted.
+SOON_S = 0.2  # pause before a check, because many Pods change at once
+LOOK_S = 5.0  # time between checks, in case an event was missed
+AGAIN_S = 1.0  # pause before a retry
+# A tenant is resumed only during this time after its Pod's deletion. Owners choose the grace period
+# themselves, and a tenant that was suspended for good reason must not run on for hours.
 MERCY_S = 60.0
-MOST_AT_ONCE = 8  # writes under way
+MOST_AT_ONCE = 8  # concurrent writes
 MOST_MESSAGE = 1000
 RUNS = Condition("True", "VgpuRunning", "")
 Log = Any  # log(event, **fields)
 
 
 class Readiness:
-    """Checks when Pods change, when an event concerns a tenant, and periodically."""
+    """Checks conditions when Pods change, when an event concerns a tenant, and periodically."""
 
     def __init__(
         self, api: Api, tenants: Tenants, pods: NodePods, happenings: PodEvents, log: Log
@@ -82,7 +82,7 @@ class Readiness:
         """Checks once; returns False if it should be called again soon.
 
         Raises:
-            PenstockError: the agent does not answer, or a condition cannot be written.
+            PenstockError: the agent does not respond, or a condition cannot be written.
         """
         living = [pod for pod in self._pods.cache.objects.values() if not pod.has_ended]
         if not any(pod.is_gated or pod.is_deleted for pod in living):
@@ -158,7 +158,7 @@ class Readiness:
 def has_to_end(pods: Sequence[NodePod], fresh: Collection[str]) -> bool:
     """Whether all Pods of a tenant are being deleted, so that resuming it helps no other Pod.
 
-    `fresh`: uids of Pods that were deleted recently; at least one of the Pods must be among them.
+    `fresh` contains the uids of recently deleted Pods, and at least one Pod must be among them.
     """
     return all(pod.is_deleted for pod in pods) and any(pod.uid in fresh for pod in pods)
 
@@ -166,12 +166,12 @@ def has_to_end(pods: Sequence[NodePod], fresh: Collection[str]) -> bool:
 def condition_of(
     pod: NodePod, tenants: Sequence[pb.Tenant], why: Mapping[str, tuple[str, str]]
 ) -> Condition | None:
-    """The Pod's new condition; None: no change.
+    """The Pod's new condition; None if it must not change.
 
     Args:
         pod: The Pod.
-        tenants: Its present tenants.
-        why: Reason and message of each suspended tenant, by name.
+        tenants: Its current tenants.
+        why: Reason and message for each suspended tenant, by name.
     """
     suspended = [one.name for one in tenants if one.suspended]
     if suspended:
@@ -179,5 +179,5 @@ def condition_of(
         reason, message = why[name]
         whole = f"tenant {name} is suspended" + (f": {message}" if message else "")
         return Condition("False", reason, whole[:MOST_MESSAGE])
-    # An init container's tenant ends before the next container starts: that Pod still runs.
+    # An init container's tenant ends before the next container starts, but the Pod still runs.
     return RUNS if tenants or pod.is_running else None

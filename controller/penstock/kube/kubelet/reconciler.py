@@ -1,8 +1,8 @@
-"""Reconciler of device plugin mode: tenants follow their Pods' placements, and end after them.
+"""Reconciler of device plugin mode: resizes tenants to their placements, and ends unused ones.
 
 A tenant whose Pod is gone ends as soon as its containers have ended. A Pod object that is deleted
-in the usual way disappears after its containers; one that is deleted by force disappears before
-them, so the reconciler checks for processes, too.
+in the usual way disappears after its containers. If it is deleted by force, it disappears before
+them, so the reconciler checks for processes as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # A container that is just being created has no process yet, so its tenant must not end at once.
 UNWANTED_S = 2.0
 LOOK_S = 30.0
-AGAIN_S = 2.0  # after a failed check: no Pod may change for long, and a share would not be freed
+AGAIN_S = 2.0  # pause after a failed check, as the next change of a Pod may be far off
 SOON_S = 0.5
 Log = Any  # log(event, **fields)
 
@@ -43,15 +43,15 @@ class Reconciler:
         under_way: Collection[str],
         log: Log,
     ) -> None:
-        """`under_way`: uids of Pods whose containers are being started."""
+        """`under_way` contains the uids of Pods whose containers are being started."""
         self._tenants = tenants
         self._pods = pods
         self._slots = slots
         self._following = following
-        self._is_behind = False  # whether a tenant has not followed its Pod's placement yet
+        self._is_behind = False  # whether a tenant does not have its Pod's placement yet
         self._under_way = under_way
         self._log = log
-        self._unwanted_s: dict[str, float] = {}  # owner: since when
+        self._unwanted_s: dict[str, float] = {}  # by owner: when its tenant became unwanted
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
         pods.cache.changed.append(lambda *_: self._changed.set())
@@ -79,7 +79,7 @@ class Reconciler:
             await asyncio.sleep(SOON_S)  # many Pods change at once
 
     async def look(self) -> None:
-        """Reconciles once; raises `PenstockError` if agent or API server do not answer."""
+        """Reconciles once. Raises `PenstockError` if agent or API server do not respond."""
         async with self._looking:
             await self._look()
 
@@ -88,7 +88,7 @@ class Reconciler:
             return
         if self._pods.cache.problem is not None:
             raise self._pods.cache.problem
-        # List slots and Pods before tenants: a tenant may be new.
+        # Slots and Pods are listed before tenants, because a tenant may be new.
         slots = await asyncio.to_thread(self._slots.tenants)
         seen = self._following.seen()
         owned = await self._tenants.owned()
@@ -104,7 +104,7 @@ class Reconciler:
         for owner in due:
             tenant = unwanted[owner]
             if not is_empty(tenant) or self._is_wanted(owner.partition("/")[0]):
-                continue  # needed again, as releasing the others took time
+                continue  # the tenant is in use, or needed again since the check
             await self._tenants.revoke(tenant.name, reason="its Pod and containers are gone")
             del owned[owner], self._unwanted_s[owner]
             self._log("released", tenant=tenant.name, owner=owner)

@@ -1,4 +1,4 @@
-"""ResourceSlices: publishes the node's devices for allocation to claims."""
+"""Publication of the node's devices in ResourceSlices, for allocation to claims."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 MOST_IN_SLICE = 64  # the API's limit for devices with taints
 UNHEALTHY = f"{GROUP}/unhealthy"
 LONGEST_WAIT_S = 30.0
-_MOST_TEXT = 64  # of an attribute
+_MOST_TEXT = 64  # characters of an attribute
 
 
 def device_entry(device: NodeDevice, *, taints: bool = True) -> Object:
-    """The entry of a device in a slice. With `taints`, an unhealthy device gets a taint."""
+    """The entry for a device in a slice. With `taints`, an unhealthy device gets a taint."""
     memory_mib = device.memory_bytes // MIB  # requests are in steps of 1 MiB
     entry: Object = {
         "name": device_name(device.uuid),
@@ -46,9 +46,9 @@ def device_entry(device: NodeDevice, *, taints: bool = True) -> Object:
 def slices_of(
     node: str, uid: str, devices: Sequence[NodeDevice], generation: int, *, taints: bool = True
 ) -> list[Object]:
-    """All slices of the node's pool; `uid`: the Node's, which owns them.
+    """All slices of the node's pool, owned by the Node with this `uid`.
 
-    Without `taints`, for servers that do not know them, unhealthy devices are omitted.
+    Without `taints`, which some servers do not support, unhealthy devices are omitted.
     """
     entries = [device_entry(one, taints=taints) for one in devices if taints or one.healthy]
     parts = [entries[at : at + MOST_IN_SLICE] for at in range(0, len(entries), MOST_IN_SLICE)]
@@ -96,7 +96,7 @@ def _attributes(device: NodeDevice) -> Object:
 
 
 def semantic_version(text: str) -> str:
-    """A version of three numbers without leading zeros, for CEL: "580.65.06" is 580.65.6."""
+    """A semantic version for CEL, without leading zeros: "580.65.06" becomes "580.65.6"."""
     numbers = text.split(".")
     if not text or len(numbers) > 3 or not all(n.isascii() and n.isdigit() for n in numbers):
         return ""
@@ -104,7 +104,7 @@ def semantic_version(text: str) -> str:
 
 
 class Slices:
-    """Keeps the node's slices equal to its devices, also if others change or delete them."""
+    """Keeps the node's slices equal to its devices, even if others change or delete them."""
 
     def __init__(self, api: Api, node: str) -> None:
         self._api = api
@@ -113,17 +113,17 @@ class Slices:
         self.cache: Cache[Object] = Cache(api, SLICES, lambda one: one, fields=where)
         self.cache.changed.append(lambda *_: self._wake.set())
         self.problem: ApiError | None = None
-        """Why the slices are not as they should be."""
+        """Why the slices could not be written; None if they could."""
         self._wake = asyncio.Event()
         self._is_writing = False
         self._devices: tuple[NodeDevice, ...] | None = ()
         self._uid = ""
-        self._taints = True  # until a server shows that it drops them
+        self._taints = True  # false once a server turns out to drop taints
 
     def want(self, uid: str, devices: tuple[NodeDevice, ...] | None) -> None:
-        """Sets the devices to publish; None: no slices at all, as this driver allocates none.
+        """Sets the devices to publish, and the Node's uid.
 
-        `uid` is the Node's.
+        If `devices` is None, there are no slices at all, because this driver allocates no devices.
         """
         self._uid, self._devices = uid, devices
         self._wake.set()
@@ -156,7 +156,7 @@ class Slices:
                 self._is_writing = False
 
     async def forget(self) -> None:
-        """Deletes all slices of the node; raises `ApiError`."""
+        """Deletes all slices of the node. Raises `ApiError`."""
         found, _ = await self._api.list(
             SLICES, fields=f"spec.nodeName={self._node},spec.driver={DRIVER}"
         )
@@ -195,7 +195,7 @@ class Slices:
 
 
 def _told(one: Object) -> str:
-    """The content of a slice for a scheduler, without the generation, for comparison."""
+    """The content of a slice that a scheduler uses, without the generation, for comparison."""
     spec, owners = one["spec"], one["metadata"].get("ownerReferences") or []
     count = spec["pool"]["resourceSliceCount"]
     devices = [_plain(device) for device in spec.get("devices") or []]

@@ -1,4 +1,4 @@
-"""Unresizable claims: writes Events for Pods that request a resize of a claim."""
+"""Events for Pods that request a resize of a claim, which is not possible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Log = Any  # log(event, **fields)
 
 
 class Unresizable:
-    """Writes an Event for each such Pod."""
+    """Writes an Event for each Pod that requests a resize of a claim."""
 
     def __init__(self, api: Api, tenants: Tenants, pods: NodePods, node: str, log: Log) -> None:
         self._events = Events(api, log, NODE, node)
@@ -55,7 +55,7 @@ class Unresizable:
             self._wake.set()
 
     async def _tell(self) -> None:
-        """Writes due Events; raises `PenstockError` if agent or API server do not answer."""
+        """Writes due Events. Raises `PenstockError` if agent or API server do not respond."""
         if not self._asking:
             return
         owned = await self._tenants.owned()

@@ -1,7 +1,7 @@
 """Kubernetes API client: plain JSON objects, retries, and errors that say what to do.
 
-The client library finds the server and authenticates. Objects stay plain JSON, because building
-typed objects for ten thousand Pods takes longer than placing them.
+The client library finds the server and authenticates to it. Objects stay plain JSON, because
+building typed objects for ten thousand Pods takes longer than placing the Pods.
 """
 
 from __future__ import annotations
@@ -28,26 +28,25 @@ from penstock.model import PenstockError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
-    from types import TracebackType
 
     from typing_extensions import Self
 
 Object = dict[str, Any]
-PAGE = 500  # objects per request of a list
+PAGE = 500  # objects in each page of a list
 TIMEOUT_S = 30.0
 MOST_CONNECTIONS = 64
-# A watch without data for so long (bookmarks come every minute) has lost its server.
+# A watch that receives no data for this long has lost its server: bookmarks come every minute.
 SILENCE_S = 150.0
-# aiohttp's session waits for its pool, but not for a connection that was given up before its answer
-# began. TLS sends a close notification there, which the server has to return.
+# aiohttp's session waits for its pool, but not for a connection that was abandoned before its
+# response began. TLS sends a close notification there, and the server has to return it.
 CLOSING_S = 0.1
-# Requests a second of one process, on average and at once: the usual limits of client-go's
-# components. `penstock kube place` binds Pods, and gets the limits of a scheduler.
+# Average and burst limits on the requests of one process per second, as usual for components built
+# on client-go. `penstock kube place` binds Pods, so it gets the limits of a scheduler.
 QPS, BURST = 50.0, 100
-# A server that is too busy (429) tells after how many seconds to retry.
+# A server that is too busy (429) says in its response after how many seconds to retry.
 MOST_RETRIES, LONGEST_RETRY_S = 4, 5.0
 CLOCK_EVERY_S = 60.0  # how often the server's clock is read
-# Annotation of a bookmark: the events before it were the complete list.
+# Annotation of the bookmark that ends the initial list of a watch.
 LIST_IS_WHOLE = "k8s.io/initial-events-end"
 PATCHES = {
     "merge": "application/merge-patch+json",
@@ -59,14 +58,14 @@ PATCHES = {
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of object, as in URL paths: `Kind("resource.k8s.io/v1", "resourceclaims")`."""
+    """A kind of object as URL paths name it: `Kind("resource.k8s.io/v1", "resourceclaims")`."""
 
     group_version: str
     plural: str
     namespaced: bool = True
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The URL path of all objects, of those in a namespace, or of one."""
+        """The URL path of all objects of this kind, of those in a namespace, or of one object."""
         root = "/api" if "/" not in self.group_version else "/apis"
         parts = [root, self.group_version]
         if namespace and self.namespaced:
@@ -85,7 +84,7 @@ LEASES = Kind("coordination.k8s.io/v1", "leases")
 
 
 class ApiError(PenstockError):
-    """The API server refused a request, or cannot be reached (`status` 0)."""
+    """The API server refused a request, or cannot be reached (then `status` is 0)."""
 
     def __init__(self, what: str, why: str, fix: str, status: int, code: str) -> None:
         super().__init__(what, why, fix, reason="unavailable" if status in {0, 429} else "invalid")
@@ -104,12 +103,12 @@ class Api:
     def __init__(
         self, configuration: client.Configuration, *, qps: float = QPS, burst: int = BURST
     ) -> None:
-        """Use it in the event loop in which it is created.
+        """Creates a connection for use in the current event loop.
 
         Args:
             configuration: The server and the credentials.
-            qps: Requests a second on average; further requests wait here.
-            burst: Requests that may be sent at once.
+            qps: Average number of requests a second; requests beyond this limit wait.
+            burst: Number of requests that may be sent at once.
         """
         configuration.connection_pool_maxsize = MOST_CONNECTIONS
         self._configuration = configuration
@@ -122,9 +121,10 @@ class Api:
     async def connect(
         cls, kubeconfig: Path | None = None, *, qps: float = QPS, burst: int = BURST
     ) -> Self:
-        """Connects by `kubeconfig`; without one, as the Pod this runs in, or by $KUBECONFIG.
+        """Connects to the cluster of `kubeconfig`.
 
-        `qps` and `burst` as for the constructor.
+        Without `kubeconfig`, a process in a Pod uses the Pod's own service account, and any other
+        process uses $KUBECONFIG. `qps` and `burst` are those of the constructor.
 
         Raises:
             PenstockError: no cluster is configured.
@@ -150,10 +150,10 @@ class Api:
         return str(self._configuration.host)
 
     def now_s(self) -> float:
-        """Seconds since 1970, UTC, by the server's clock within about a second.
+        """Seconds since 1970 (UTC) on the server's clock, accurate to about a second.
 
-        Compare the server's timestamps with it. It comes from the server's answers; before the
-        first of them it is this machine's clock.
+        Compare the server's timestamps with this time. It is taken from the server's responses;
+        until the first one arrives, from this machine's clock.
         """
         if self._clock_read_s < 0:
             return time.time()
@@ -174,14 +174,14 @@ class Api:
         labels: str = "",
         fresh: bool = True,
     ) -> tuple[list[Object], str]:
-        """Lists the objects that the selectors match, with the version of the list.
+        """Lists the objects that the selectors match, and returns them with the list's version.
 
-        Without `fresh`, the list comes from the server's memory and not from its store. It may be a
-        moment old, or older on one of several servers.
+        Without `fresh`, the list comes from the server's memory instead of its store. Such a list
+        may be slightly out of date, or more so if one of several servers lags behind.
         """
         found: list[Object] = []
         query = {"fieldSelector": fields, "labelSelector": labels}
-        # A server pages lists from its store, but sends lists from its memory at once.
+        # A server pages lists from its store, but sends lists from its memory in one piece.
         query |= {"limit": str(PAGE)} if fresh else {"resourceVersion": "0"}
         while True:
             answer = await self._ask("GET", kind.path(namespace), query=query)
@@ -203,14 +203,18 @@ class Api:
     ) -> AsyncIterator[tuple[str, Object]]:
         """Yields events after `version`: ("ADDED" | "MODIFIED" | "DELETED" | "BOOKMARK", object).
 
-        The server ends a watch every few minutes: continue from the version of the last object.
-        Raises `ApiError` with status 410 when `version` is too old.
+        The server ends a watch every few minutes; continue from the version of the last object.
 
-        `whole`: all objects come first, each as "ADDED", then a bookmark for which `is_list_whole`
-        is true. With an empty `version` they are as fresh as a list from the store; with "0" they
-        are as the server has them in memory. Neither reads objects from the store. Servers that do
-        not support it answer with status 400 or 422.
-        """
+        With `whole`, all objects come first, each as "ADDED", and then a bookmark for which
+        `is_list_whole` is true. If `version` is empty, these objects are as fresh as a list from
+        the store; if it is "0", they are what the server has in memory. In neither case does the
+        server read objects from its store. Servers without support for `whole` respond with status
+        400 or 422.
+
+        Raises:
+            ApiError: the server does not respond, or it refuses (with status 410 if `version` is
+                too old).
+        """  # noqa: DOC501 - `_refusal` returns an ApiError
         query = {
             "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version,
             "fieldSelector": fields, "labelSelector": labels,
@@ -238,13 +242,13 @@ class Api:
     async def create(
         self, kind: Kind, body: Object, namespace: str = "", name: str = "", subresource: str = ""
     ) -> Object:
-        """Creates an object, or posts to the `subresource` of one."""
+        """Creates an object, or posts to the `subresource` of an existing object."""
         return await self._ask("POST", kind.path(namespace, name, subresource), body)
 
     async def replace(
         self, kind: Kind, body: Object, namespace: str = "", subresource: str = ""
     ) -> Object:
-        """Replaces an object of the same version; status 409 if it has changed."""
+        """Replaces an object; fails with status 409 if its version is no longer that of `body`."""
         path = kind.path(namespace, body["metadata"]["name"], subresource)
         return await self._ask("PUT", path, body)
 
@@ -259,13 +263,13 @@ class Api:
         way: Literal["merge", "json", "strategic", "apply"] = "merge",
         manager: str = "",
     ) -> Object:
-        """Changes part of an object; `apply` needs the name of a field manager."""
+        """Changes part of an object; for `apply`, `manager` names the field manager."""
         query = {"fieldManager": manager, "force": "true" if way == "apply" else ""}
         path = kind.path(namespace, name, subresource)
         return await self._ask("PATCH", path, body, query, {"Content-Type": PATCHES[way]})
 
     async def delete(self, kind: Kind, name: str, namespace: str = "", *, uid: str = "") -> None:
-        """Deletes an object, only with that `uid` if given. A missing object is not an error."""
+        """Deletes an object if it exists; with `uid`, only if it has that uid."""
         body: Object = {"propagationPolicy": "Background"}
         if uid:
             body["preconditions"] = {"uid": uid}
@@ -276,7 +280,7 @@ class Api:
                 raise
 
     async def ask_kubelet(self, node: str, path: str) -> Object:
-        """Requests `path` from the kubelet of a node, such as "stats/summary?a=b"."""
+        """Requests a path such as "stats/summary?a=b" from the kubelet of a node."""
         path, _, query = path.partition("?")
         return await self._ask(
             "GET", f"{NODES.path(name=node)}/proxy/{path}", query=dict(parse_qsl(query))
@@ -290,12 +294,7 @@ class Api:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _ask(
@@ -346,7 +345,8 @@ class Api:
                 text = await answer.read()
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
                 raise self._unreachable(error) from error
-            # For an eviction, 429 is a disruption budget's refusal: the caller decides to wait.
+            # For an eviction, 429 means that a disruption budget forbids it: the caller decides
+            # whether to wait.
             is_busy = answer.status == 429 and not path.endswith("/eviction")
             if not is_busy or retries == MOST_RETRIES:
                 raise _refusal(method, path, _status_of(answer.status, text))
@@ -360,19 +360,19 @@ class Api:
             return
         with contextlib.suppress(ValueError):
             date = parsedate_to_datetime(said).replace(tzinfo=timezone.utc)
-            # The header has whole seconds: it is half a second behind on average.
+            # The header has whole seconds, so it is half a second behind on average.
             self._ahead_s, self._clock_read_s = date.timestamp() + 0.5 - now_s, now_s
 
     def _unreachable(self, error: Exception) -> ApiError:
         why = str(error) or type(error).__name__
         return ApiError(
-            f"the API server at {self.server} does not answer", why,
-            "it is tried again; check that it runs and that this machine can reach it", 0, "",
+            f"the API server at {self.server} does not respond", why,
+            "check that it runs and that this machine can reach it; Penstock keeps trying", 0, "",
         )  # fmt: skip
 
 
 async def find(api: Api, kind: Kind, name: str, namespace: str = "") -> Object | None:
-    """Reads an object; None: it does not exist. Raises `ApiError` for other failures."""
+    """Reads an object; None if it does not exist. Raises `ApiError` for other failures."""
     try:
         return await api.get(kind, name, namespace)
     except ApiError as error:
@@ -382,7 +382,7 @@ async def find(api: Api, kind: Kind, name: str, namespace: str = "") -> Object |
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yields complete lines of any length: an object may exceed the reader's buffer."""
+    """Yields complete lines of any length, because an object may exceed the reader's buffer."""
     rest = bytearray()
     async for block in content.iter_any():
         rest += block
@@ -394,7 +394,7 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 def is_list_whole(event: str, one: Object) -> bool:
-    """Whether this event of a watch with `whole` marks the end of the initial list."""
+    """Whether an event of a watch with `whole` marks the end of the initial list."""
     annotations = (one.get("metadata") or {}).get("annotations") or {}
     return event == "BOOKMARK" and annotations.get(LIST_IS_WHOLE) == "true"
 
@@ -418,8 +418,8 @@ def _refusal(method: str, path: str, status: Object) -> ApiError:
     fixes = {
         401: "check whether the token or certificate is still valid",
         403: "check the roles that the chart installs (kubectl auth can-i)",
-        404: "check the name, and whether the object was removed",
-        409: "another client changed it at the same time",
+        404: "check the name, and whether the object was deleted",
+        409: "try again: another client changed the object at the same time",
     }
     return ApiError(
         f"{method} {path} was refused ({number})", str(status.get("message") or code),

@@ -15,21 +15,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Key = tuple[str, str]  # namespace ("" where there is none), name
 LONGEST_WAIT_S = 30.0
-SETTLED_S = 60.0  # a watch that lasted so long did not fail at once
-# Status codes of a server that cannot begin a watch with a list: it does not support it, or its
-# memory does not catch up with its store.
+SETTLED_S = 60.0  # a watch that lasted this long did not fail at once
+# Status codes of a server that cannot begin a watch with a list, because it does not support this
+# or its memory does not catch up with its store.
 NO_STREAM = frozenset({400, 422, 504})
 
 
 class Cache(Generic[T]):
     """Objects by namespace and name, each reduced by `read` to the parts that are needed.
 
-    `read` returns None for irrelevant objects. `run` keeps the cache up to date until cancelled:
-    through ends of watches, versions that are too old, and restarts of servers. While a server does
-    not answer, the cache keeps its last objects; `age_s` tells for how long.
+    `read` returns None for irrelevant objects. `run` keeps the cache up to date until cancelled,
+    even when watches end, versions are too old, or servers restart. While the server does not
+    respond, the cache keeps its last objects, and `age_s` returns how old they are.
 
-    If `read` raises, the object stays as it was read last, or is left out, and `report` is called:
-    a user who may write one object must not stop a process on which all depend.
+    If `read` raises, the cache calls `report` and keeps the object as it was last read, or leaves
+    it out if it was never read. Otherwise a user who may write one object could stop a process that
+    serves everyone.
     """
 
     def __init__(
@@ -44,15 +45,18 @@ class Cache(Generic[T]):
         fresh: bool = False,
         report: Callable[..., None] = lambda *_, **__: None,
     ) -> None:
-        """`fresh`: lists come from the server's store; else from its memory.
+        """Creates an empty cache; `run` fills it.
 
-        `report` gets the events "problem" and "problem over", with the fields `part` and `problem`.
+        With `fresh`, lists come from the server's store, otherwise from its memory. `report` gets
+        the events "problem" and "problem over", with the fields `part` and `problem`.
         """
         self.objects: dict[Key, T] = {}
         self.changed: list[Callable[[Key, T | None, T | None], None]] = []
-        """Called with key, old and new object; None: it does not exist. Must not raise."""
+        """Functions called with a key and its old and new object, of which either may be None for
+        an object that does not exist. They must not raise.
+        """
         self.problem: ApiError | None = None
-        """Why the server does not answer at the moment."""
+        """The reason why the server does not respond at the moment, or None if it responds."""
         self._api = api
         self._kind = kind
         self._read = read
@@ -63,11 +67,10 @@ class Cache(Generic[T]):
         self._streams = True  # whether the server can begin a watch with a list
         self._version = ""
         self._ready = asyncio.Event()
-        self._heard_s = time.monotonic()
         self._following: asyncio.Task[None] | None = None
 
     def renew(self) -> None:
-        """Lists all objects again; until then it is not ready, but keeps the present objects."""
+        """Lists all objects again. Until then the cache is not ready, but keeps its old objects."""
         self._ready.clear()
         self._version = ""
         if self._following is not None:
@@ -84,22 +87,18 @@ class Cache(Generic[T]):
 
     @property
     def is_unserved(self) -> bool:
-        """Whether the server does not serve this kind: an older release, or not installed."""
+        """Whether the server does not serve this kind, because it is too old or lacks the CRD."""
         return not self.is_ready and self.problem is not None and self.problem.status == 404
 
     @property
     def is_listing(self) -> bool:
-        """Whether objects come from a list rather than from events: their age is unknown."""
+        """Whether objects come from a list rather than from events, so their age is unknown."""
         return not self._version
 
     @property
     def version(self) -> str:
         """The server's version of the objects; empty before they are listed."""
         return self._version
-
-    def age_s(self) -> float:
-        """Seconds since the watch was last known to work."""
-        return 0.0 if self.problem is None else time.monotonic() - self._heard_s
 
     async def run(self) -> None:
         """Follows the server until it is cancelled."""
@@ -115,15 +114,16 @@ class Cache(Generic[T]):
                 continue
             try:
                 self._following.result()
-                wait_s = 0.1  # watches usually end after minutes; if at once, spare the server
+                wait_s = 0.1  # watches usually last minutes; spare a server that ends them at once
             except ApiError as error:
-                if error.status == 410:  # the server no longer keeps that version
+                if error.status == 410:  # the server no longer has that version
                     self._version = ""
                 elif self.problem is None:
-                    self.problem, self._heard_s = error, time.monotonic()
+                    self.problem = error
                 long = time.monotonic() - begun_s > SETTLED_S
                 wait_s = 0.1 if long else min(LONGEST_WAIT_S, max(0.1, wait_s * 2))
-            # Random, so that many caches that lost one server do not reconnect at once.
+            # The wait is random, so that the many caches that lost a server do not all reconnect
+            # at once.
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
 
     async def _follow(self) -> None:
@@ -136,7 +136,7 @@ class Cache(Generic[T]):
             await self._watch(self._version, whole=False)
 
     async def _stream(self) -> None:
-        """Lists through the beginning of a watch, which is cheaper for the server and here."""
+        """Lists through the beginning of a watch, which is cheaper for the server and for us."""
         try:
             await self._watch("" if self._fresh else "0", whole=True)
         except ApiError as error:
@@ -159,7 +159,11 @@ class Cache(Generic[T]):
         self._ready.set()
 
     async def _watch(self, version: str, *, whole: bool) -> None:
-        """Watches; with `whole` it begins with all objects, and finds deleted ones after them."""
+        """Follows a watch.
+
+        With `whole`, the watch begins with all objects. After them, objects in the cache that were
+        not listed are removed.
+        """
         listed: set[Key] = set()
         async for event, one in self._api.watch(self._kind, version, **self._where, whole=whole):
             if is_list_whole(event, one):
@@ -187,7 +191,7 @@ class Cache(Generic[T]):
         return found
 
     def _note(self, key: Key, problem: str) -> None:
-        """Reports a problem of an object when it begins, and when it is over."""
+        """Reports a problem with an object when it begins, and when it is over."""
         if self._unread.get(key, "") == problem:
             return
         if problem:

@@ -1,4 +1,4 @@
-"""Claim defaults: a claim that names no quantity gets an eighth of the device (ADR 24)."""
+"""Claim defaults: a claim that requests no quantity gets an eighth of the device (ADR 24)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ _PARTS = 8
 
 
 def usual_of(amount: int) -> int:
-    """The default share of a capacity, in the unit that ResourceSlices use for it."""
+    """The default share of a capacity, in the unit in which ResourceSlices give the capacity."""
     return max(1, amount // _PARTS)
 
 
 def usual_memory_bytes(memory_bytes: int) -> int:
-    """The default memory of a device with `memory_bytes`; ResourceSlices count it in MiB."""
+    """The default memory share of a device, in whole MiB because ResourceSlices count in MiB."""
     return usual_of(memory_bytes // MIB) * MIB
 
 
 def usual_cores_permille(cores_permille: int = FULL_DEVICE_PERMILLE) -> int:
-    """The default cores of a device with `cores_permille`."""
+    """The default share of a device's cores."""
     return usual_of(cores_permille)

@@ -1,4 +1,4 @@
-"""Device quantities that claims and Pods request or hold: what caps count, in either mode."""
+"""Device quantities that claims and Pods request or hold, as QuotaCaps count them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FINISHED = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True)
 class Amounts:
-    """Shares of devices, added up. None: no quantity is given, so it is all there is.
+    """A sum of device shares. None means that no quantity is given, so all of it is requested.
 
     `vgpus` is None for a request of all devices of a node that is not known yet.
     """
@@ -51,7 +51,7 @@ class Amounts:
         )
 
     def most(self, other: Amounts) -> Amounts:
-        """The larger of each quantity: for shares that are not held at the same time."""
+        """The larger of each quantity, for shares that are not held at the same time."""
         return Amounts(
             _most(self.vgpus, other.vgpus),
             _most(self.memory_bytes, other.memory_bytes),
@@ -66,9 +66,9 @@ NOTHING = Amounts()
 
 
 def total(several: Iterable[Amounts]) -> Amounts:
-    """The sum; a quantity that is not given counts as zero, as only grants can be added up.
+    """The sum of quantities, in which a quantity that is not given counts as zero.
 
-    A request of all devices of a node counts as one until their number is known.
+    A request of all devices of a node counts as one device until their number is known.
     """
     vgpus = memory_bytes = cores_permille = 0
     for one in several:
@@ -79,11 +79,12 @@ def total(several: Iterable[Amounts]) -> Amounts:
 
 
 def of_pod(pod: Object) -> Amounts:
-    """Counts a Pod's extended resources; a request in TFLOPS is known once the Pod is placed.
+    """Counts a Pod's extended resources, but not its claims.
 
-    For a Pod that was resized, counts the maximum of its original request, its present share, the
-    share that it may still hold, and its requested share. Claims are not counted here. A Pod that
-    is being deleted holds its shares until it is gone; a finished one holds none.
+    The cores of a request in TFLOPS are known only once the Pod is placed. For a Pod that was
+    resized, each quantity is the maximum of its original request, its current share, the share that
+    it may still hold, and its requested share. A Pod that is being deleted holds its shares until
+    it is gone; a finished Pod holds none.
     """
     if (pod.get("status") or {}).get("phase") in FINISHED:
         return NOTHING
@@ -101,7 +102,7 @@ def of_pod(pod: Object) -> Amounts:
         with contextlib.suppress(PenstockError):  # Penstock did not write this annotation
             several.append(at_most(placement, read_placement(held)))
     if resize:
-        with contextlib.suppress(PenstockError):  # the webhook and the extender refuse it
+        with contextlib.suppress(PenstockError):  # the webhook and the extender refuse such a Pod
             several.append(at_most(several[-1], resized(placement, read_resize(resize))))
     granted = _of_placement(several[-1], roles(pod))
     return Amounts(
@@ -112,12 +113,12 @@ def of_pod(pod: Object) -> Amounts:
 
 
 def asks_for_vgpus(pod_spec: Object) -> bool:
-    """Whether a Pod with this spec requests shares by extended resources."""
+    """Whether a Pod with this spec requests shares through extended resources."""
     return any(asked(one) for one, _, _ in containers({"spec": pod_spec}))
 
 
 def of_claim(claim: Object, ours: Collection[str]) -> Amounts:
-    """Counts a claim's allocation, or before that its requests for device classes in `ours`."""
+    """Counts a claim's allocation; before allocation, its requests for classes in `ours`."""
     allocation = (claim.get("status") or {}).get("allocation")
     if allocation is not None:
         return total(
@@ -129,7 +130,7 @@ def of_claim(claim: Object, ours: Collection[str]) -> Amounts:
 
 
 def of_claim_spec(spec: Object, ours: Collection[str]) -> Amounts:
-    """Counts what a claim, or a template of claims, requests."""
+    """Counts the quantities that the spec of a claim or a claim template requests."""
     whole = NOTHING
     for request in (spec.get("devices") or {}).get("requests") or []:
         if "exactly" in request:
@@ -153,7 +154,7 @@ def _of_request(request: dict[str, Any], ours: Collection[str]) -> Amounts:
 
 
 def _of_placement(placement: Placement, order: Iterable[tuple[str, Role]]) -> Amounts:
-    """The maximum at any moment, over all devices of the placement."""
+    """The maximum held at any moment, over all devices of the placement."""
     shares = (
         (role, total(Amounts(1, one.memory_bytes, one.cores_permille) for one in by.values()))
         for name, role in order
@@ -163,7 +164,7 @@ def _of_placement(placement: Placement, order: Iterable[tuple[str, Role]]) -> Am
 
 
 def _at_any_moment(several: Iterable[tuple[Role, Amounts]]) -> Amounts:
-    """The maximum held at once, for containers in start order (init containers first)."""
+    """The maximum held at once by containers, which are given in start order."""
     running, alone = NOTHING, NOTHING
     for role, one in several:
         if role == "init":
@@ -174,7 +175,7 @@ def _at_any_moment(several: Iterable[tuple[Role, Amounts]]) -> Amounts:
 
 
 def _asked(pod: Object) -> Amounts:
-    """The maximum requested at any moment; zero for an impossible request, which is refused."""
+    """The maximum requested at any moment; zero for an impossible request, which gets refused."""
     try:
         request = read_request(pod)
     except PenstockError:
@@ -192,7 +193,7 @@ def _asked(pod: Object) -> Amounts:
 
 
 def _quantity(value: object) -> int | None:
-    """The value as an integer; None: absent or malformed, which other checks refuse."""
+    """The value as an integer; None if it is absent, or malformed, which other checks refuse."""
     try:
         return None if value is None else parse_whole(value)
     except QuantityError:

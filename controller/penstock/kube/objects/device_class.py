@@ -1,4 +1,4 @@
-"""DeviceClasses: whether a class allocates our devices, another driver's, or any."""
+"""DeviceClasses: whether a class allocates our devices, another driver's, or any driver's."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class DeviceClass:
     """The parts of a DeviceClass that concern us."""
 
     whose: Whose
-    configs: tuple[Object, ...] = ()  # as an allocation has them: `source` and opaque parameters
+    configs: tuple[Object, ...] = ()  # `source` and opaque parameters, as in an allocation
 
 
-NO_CLASS = DeviceClass("theirs")  # stands for a missing class: it allocates nothing
+NO_CLASS = DeviceClass("theirs")  # stands for a missing class, which allocates nothing
 
 
 def read_class(one: Object) -> DeviceClass:
@@ -35,11 +35,12 @@ _NAMES_A_DRIVER = re.compile(r"device\.driver\s*==\s*[\"']")
 
 
 def whose(device_class: Object) -> Whose:
-    """Whose devices a class allocates, by the text of its selectors, which administrators write.
+    """Whose devices a class allocates, judged by the text of its selectors.
 
-    A class that names no driver may allocate devices of any driver, also ours: requests by it count
-    against a namespace's cap until it is known what was allocated. The claim's own selectors are
-    ignored: its author is the user whom the cap restricts.
+    A class that names no driver may allocate any driver's devices, including ours. So requests for
+    this class count against a namespace's cap until the allocated devices are known. Selectors of
+    the claim itself are ignored, because the claim's author is the user whom the cap restricts;
+    only administrators write classes.
     """
     selectors = (device_class.get("spec") or {}).get("selectors") or []
     text = " ".join(str((one.get("cel") or {}).get("expression", "")) for one in selectors)

@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: which Pods they cover, and how many of those may be evicted now."""
+"""PodDisruptionBudgets: the Pods that they cover, and how many of them may be evicted now."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ BUDGETS = Kind("policy/v1", "poddisruptionbudgets")
 
 @dataclass(frozen=True)
 class Budget:
-    """A budget as its controller last computed it; at an eviction the API server decides."""
+    """A budget as its controller last computed it. The API server itself decides each eviction."""
 
     namespace: str
     name: str
-    selector: Mapping[str, object] | None  # None selects no Pod, an empty one all Pods
+    selector: Mapping[str, object] | None  # None selects no Pod, an empty selector all Pods
     allowed: int
 
     @property
@@ -32,7 +32,7 @@ class Budget:
 
 
 def read_budget(one: Object) -> Budget:
-    """Reads a budget; one that its controller has not computed yet allows no eviction."""
+    """Reads a budget. Until its controller has computed it, it allows no eviction."""
     metadata, status = one["metadata"], one.get("status") or {}
     stale = int(status.get("observedGeneration") or 0) < int(metadata.get("generation") or 0)
     allowed = 0 if stale else int(status.get("disruptionsAllowed") or 0)
@@ -41,7 +41,7 @@ def read_budget(one: Object) -> Budget:
 
 
 async def all_budgets(api: Api) -> list[Budget]:
-    """Lists the budgets of all namespaces; raises `ApiError`."""
+    """Lists the budgets of all namespaces. Raises `ApiError`."""
     return [read_budget(one) for one in (await api.list(BUDGETS, fresh=False))[0]]
 
 

@@ -1,4 +1,4 @@
-"""Events about objects, for `kubectl describe`: one for each object and reason, kept up to date."""
+"""Kubernetes Events for `kubectl describe`: one for each object and reason, kept up to date."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CONTROL, PLACE, NODE = "penstock-control", "penstock-place", "penstock.io/node"  # components
 OURS = frozenset({CONTROL, PLACE, NODE})
-MOST_CHARACTERS = 1000  # the API server takes 1024
+MOST_CHARACTERS = 1000  # the API server accepts 1024
 KEPT_S = 3600.0
 
 
@@ -51,7 +51,7 @@ def event_of(
 ) -> Object:
     """Builds an Event, whose name depends on object, component, reason and `key`.
 
-    Give a `key` where one reason needs several Events. Times are UTC since 1970.
+    Pass a `key` if one reason needs several Events. Times are in seconds since 1970 (UTC).
     """
     digest = hashlib.sha256(f"{about.uid} {component} {reason} {key}".encode()).hexdigest()[:16]
     return {
@@ -80,7 +80,7 @@ def event_of(
 
 
 async def put(api: Api, event: Object) -> None:
-    """Writes an Event over the previous one of the same name; raises `ApiError`."""
+    """Writes an Event, which replaces an earlier Event of the same name. Raises `ApiError`."""
     name, namespace = event["metadata"]["name"], event["metadata"]["namespace"]
     manager = event["reportingComponent"]
     await api.patch(EVENTS, name, event, namespace, way="apply", manager=manager)
@@ -90,17 +90,17 @@ async def put(api: Api, event: Object) -> None:
 class _Told:
     text: str
     count: int
-    first_s: float  # UTC since 1970
-    at_s: float  # monotonic
+    first_s: float  # since 1970 (UTC)
+    at_s: float  # on the monotonic clock
 
 
 class Events:
-    """The Events of one component. Counts of repeated Events last as long as this process."""
+    """The Events of one component. The counts of repeated Events start anew with each process."""
 
     def __init__(
         self, api: Api, report: Callable[..., None], component: str, host: str = ""
     ) -> None:
-        """`host`: the node's name, for a component that reports only on that node's Pods."""
+        """Creates a writer; `host` is the node's name if the component reports only on its Pods."""
         self._host = host
         self._api = api
         self._report = report
@@ -110,9 +110,9 @@ class Events:
     async def write(
         self, about: About, reason: str, text: str, *, warning: bool = False, again: bool = False
     ) -> None:
-        """Writes an Event, once for the same text unless `again`.
+        """Writes an Event, but not twice in a row with the same text unless `again` is set.
 
-        An Event that cannot be written is lost, and reported so: nothing waits for Events.
+        An Event that cannot be written is lost, and the loss is reported: nothing waits for Events.
         """
         try:
             await self.tell(about, reason, text, warning=warning, again=again)

@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
     from typing import Any
 
-AGAIN_S = 5.0  # between attempts on a port that is in use
-MOST_BYTES = 8 << 20  # of a request: a Pod and five thousand node names take under 1 MiB
+AGAIN_S = 5.0  # between attempts to listen on a port that is in use
+MOST_BYTES = 8 << 20  # of a request; a Pod and five thousand node names take less than 1 MiB
 
 
 def probes(app: web.Application, is_ready: Callable[[], str]) -> None:
-    """Adds /healthz and /readyz; `is_ready` returns why it is not ready, or an empty text."""
+    """Adds /healthz and /readyz to `app`.
+
+    `is_ready` returns the reason why the process is not ready, or an empty text if it is ready.
+    """
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -36,7 +39,7 @@ def probes(app: web.Application, is_ready: Callable[[], str]) -> None:
 
 
 def only_probes(is_ready: Callable[[], str]) -> web.Application:
-    """An application with the probes alone, for an address that is open to others."""
+    """An application that serves only the probes, for an address that everyone can reach."""
     app = web.Application()
     probes(app, is_ready)
     return app
@@ -46,7 +49,11 @@ def only_probes(is_ready: Callable[[], str]) -> web.Application:
 async def listening(
     app: web.Application, address: tuple[str, int], tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[int]:
-    """Serves `app` within the context, which yields the port; raises `PenstockError`."""
+    """Serves `app` while the context is open, and yields the port.
+
+    Raises:
+        PenstockError: the server cannot listen on the address.
+    """
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=5)
     await runner.setup()
     try:
@@ -55,7 +62,7 @@ async def listening(
             await site.start()
         except OSError as error:
             raise PenstockError(
-                f"nothing can be served at {address[0]}:{address[1]}", str(error),
+                f"cannot listen on {address[0]}:{address[1]}", str(error),
                 "choose another address with --listen",
             ) from error  # fmt: skip
         yield runner.addresses[0][1]
@@ -66,9 +73,10 @@ async def listening(
 async def probed(
     is_ready: Callable[[], str], address: tuple[str, int], report: Callable[..., None]
 ) -> None:
-    """Serves probes on a port that other users of the machine may occupy; retries until it is free.
+    """Serves probes on a port that other users of the machine may occupy.
 
-    Calls `report(event, **fields)` when the port is in use, and when it is free again.
+    While the port is in use, tries again every few seconds. Calls `report(event, **fields)` when it
+    finds the port in use, and when the port is free again.
 
     Raises:
         PenstockError: the address does not exist.
@@ -90,7 +98,10 @@ async def probed(
 
 
 async def until_stopped(*coroutines: Coroutine[Any, Any, Any] | Awaitable[Any]) -> str:
-    """Runs all until SIGTERM or SIGINT, and returns its name; raises what one of them raises."""
+    """Runs the coroutines until SIGTERM or SIGINT, and returns the signal's name.
+
+    An exception in one of the coroutines ends all of them and is raised.
+    """
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[str] = loop.create_future()
 

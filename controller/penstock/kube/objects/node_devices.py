@@ -1,14 +1,14 @@
-"""Devices annotation of a Node: written by its `penstock kube node`, read by schedulers.
+"""Devices annotation of a Node, written by `penstock kube node` there and read by schedulers.
 
-JSON, a list in index order; unknown and default values are omitted:
+It holds a JSON list in the order of device indices, without unknown and default values:
 
     [{"uuid": "GPU-…", "index": 0, "model": "NVIDIA H200", "memory_bytes": 150754820096,
       "cores_permille": 1000, "tflops": 989.5, "healthy": false, "reason": "XID 79 …",
       "simulated": true, "driver": "580.65.06", "cuda": "13.0", "architecture": "9.0",
       "profile": "1g.18gb"}]
 
-`healthy` (and `reason`) appear only for a device that must get no new shares, `tflops` only where
-known. Quantities are those of whole devices; the shares that Pods hold are in the Pods' objects.
+`healthy` and `reason` appear only for a device that must get no new shares, and `tflops` only if it
+is known. Quantities are those of whole devices; Pods' shares are recorded in the Pods' objects.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ MOST_TFLOPS = 1e9
 
 @dataclass(frozen=True)
 class NodeDevice:
-    """One device of which shares are granted."""
+    """A device whose shares can be granted."""
 
     uuid: str
     index: int
     model: str
     memory_bytes: int
     cores_permille: int = FULL_DEVICE_PERMILLE
-    tflops: float | None = None  # rated, dense half precision; None: not known
+    tflops: float | None = None  # rated, dense half precision; None if not known
     healthy: bool = True  # whether new shares of it may be granted
     reason: str = ""  # why it is not healthy
     simulated: bool = False
     driver: str = ""  # version of the driver, "580.65.06"
-    cuda: str = ""  # newest CUDA that the driver knows, "13.0"
+    cuda: str = ""  # newest CUDA that the driver supports, "13.0"
     architecture: str = ""  # compute capability, "9.0"
     profile: str = ""  # of a MIG instance, "1g.18gb"
 
@@ -59,12 +59,9 @@ def write_devices(devices: Iterable[NodeDevice]) -> str:
 
 
 def read_devices(text: str) -> tuple[NodeDevice, ...]:
-    """Reads the annotation; raises `PenstockError` if it is malformed.
-
-    Unknown keys are ignored: a newer node may write them.
-    """
+    """Reads the annotation. Raises `PenstockError` if it is malformed."""
     if len(text) > MOST_CHARACTERS:
-        raise _nonsense(f"it has {len(text)} characters")
+        raise _nonsense(f"it has {len(text)} characters, more than {MOST_CHARACTERS}")
     try:
         plain = json.loads(text)
         if not isinstance(plain, list) or len(plain) > MOST_DEVICES:
@@ -73,11 +70,12 @@ def read_devices(text: str) -> tuple[NodeDevice, ...]:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _nonsense(f"{type(error).__name__}: {error}") from error
     if len({one.uuid for one in found}) != len(found):
-        raise _nonsense("a device is in it twice")
+        raise _nonsense("it lists a device twice")
     return found
 
 
 def _device(plain: dict[str, object]) -> NodeDevice:
+    # Unknown keys are ignored: a newer node may write them.
     tflops = plain.get("tflops")
     return NodeDevice(
         uuid=_word(plain["uuid"], least=1),
@@ -125,5 +123,5 @@ def _truth(value: object) -> bool:
 def _nonsense(why: str) -> PenstockError:
     return PenstockError(
         "the node's devices cannot be read", why[:500],
-        "only penstock kube node on that node writes them: check that its Pod runs",
+        "check the Pod of penstock kube node on that node: only this process writes them",
     )  # fmt: skip

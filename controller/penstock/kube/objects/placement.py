@@ -1,12 +1,13 @@
 """Placement annotation: the devices of a Pod's vGPUs, written with its Binding, read on its node.
 
 The annotation holds JSON: {"container": {"device UUID": [memory in bytes, cores in permille]}}. The
-API server writes it and the Pod's node in one update, so that there is never one without the other.
-The webhook ensures that only the scheduler may write it.
+API server writes the annotation and the name of the Pod's node in one update, so neither ever
+exists without the other. The webhook ensures that only the scheduler may write the annotation.
 
-A share that shrinks stays in force until the node has followed. Meanwhile a second annotation of
-the same form holds what each container may still have. It is written in one update with the smaller
-placement, and the node removes it, over the version of the Pod that the node has followed.
+When a share shrinks, the old share stays in force until the node has applied the change. Meanwhile
+a second annotation of the same form records what each container may still hold. It is written in
+the same update as the smaller placement. The node removes it, on condition that the Pod still has
+the version whose placement the node has applied.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError
 from penstock.model.quantity import FULL_DEVICE_PERMILLE, MAX_MEMORY_BYTES
-from penstock.scheduling.placement.device_state import NOTHING, Placement, Share
+from penstock.model.share import NOTHING, Share
+from penstock.scheduling.placement.device_state import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Placement", "Share", "at_most", "read_placement", "write_placement"]
+__all__ = ["Placement", "at_most", "read_placement", "write_placement"]
 MOST_BYTES = 64 << 10  # annotations of an object may have 256 KiB in all
 
 
@@ -35,9 +37,9 @@ def write_placement(placement: Mapping[str, Mapping[str, Share]]) -> str:
 
 
 def read_placement(text: str) -> Placement:
-    """Reads the annotation; raises `PenstockError` if it is malformed."""
+    """Reads the annotation. Raises `PenstockError` if it is malformed."""
     if len(text) > MOST_BYTES:
-        raise _nonsense(f"it has {len(text)} characters")
+        raise _nonsense(f"it has {len(text)} characters, more than {MOST_BYTES}")
     try:
         plain = json.loads(text)
         return {
@@ -49,17 +51,14 @@ def read_placement(text: str) -> Placement:
 
 
 def at_most(one: Placement, other: Placement) -> Placement:
-    """The larger quantities of each share: an upper bound when either placement is in force."""
+    """The larger quantity of each share: an upper bound while either placement may be in force."""
     return {
         container: {
-            uuid: Share(
-                max(a.memory_bytes, b.memory_bytes), max(a.cores_permille, b.cores_permille)
-            )
-            for uuid in {**one.get(container, {}), **other.get(container, {})}
-            for a in [one.get(container, {}).get(uuid, NOTHING)]
-            for b in [other.get(container, {}).get(uuid, NOTHING)]
+            uuid: shares.get(uuid, NOTHING).at_least(others.get(uuid, NOTHING))
+            for uuid in {**shares, **others}
         }
         for container in {**one, **other}
+        for shares, others in [(one.get(container, {}), other.get(container, {}))]
     }
 
 
@@ -85,5 +84,5 @@ def _amount(figure: object, most: int) -> int:
 def _nonsense(why: str) -> PenstockError:
     return PenstockError(
         "the Pod's placement cannot be read", why,
-        "only the chart's scheduler writes it: delete the Pod, so that it is placed again",
+        "delete the Pod, so that it is placed again; only the chart's scheduler writes a placement",
     )  # fmt: skip

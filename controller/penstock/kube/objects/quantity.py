@@ -1,4 +1,4 @@
-"""Kubernetes quantities as exact numbers ("40Gi", "100m", "1e3")."""
+"""Parsing of Kubernetes quantities ("40Gi", "100m", "1e3") into exact numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNITS = {
 
 
 def parse_quantity(value: object) -> Fraction:
-    """Parses a Kubernetes quantity into an exact number; raises `QuantityError`."""
+    """Parses a Kubernetes quantity into an exact number. Raises `QuantityError`."""
     if isinstance(value, int) and not isinstance(value, bool):
         return Fraction(value)
     match = _FORM.fullmatch(value) if isinstance(value, str) else None
@@ -36,6 +36,6 @@ def parse_quantity(value: object) -> Fraction:
 
 
 def parse_whole(value: object) -> int:
-    """Parses a quantity, rounded up as Kubernetes does; raises `QuantityError`."""
+    """Parses a quantity, rounded up as Kubernetes does. Raises `QuantityError`."""
     exact = parse_quantity(value)
     return -(-exact.numerator // exact.denominator)

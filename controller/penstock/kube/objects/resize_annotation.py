@@ -1,9 +1,10 @@
-"""Resize annotation: the requested sizes of a running Pod's vGPUs, JSON by container.
+"""Resize annotation: the new sizes requested for a running Pod's vGPUs, as JSON by container.
 
     penstock.io/resize: '{"main": {"memory": "30Gi", "cores-permille": 500}}'
 
-Quantities apply to each of the container's devices, as under `limits`. An omitted quantity stays as
-it is. TFLOPS are not accepted: the Pod has its device, so permille of cores say the same.
+Quantities apply to each of the container's devices, as under `limits`. An omitted quantity does not
+change. TFLOPS are not accepted: the Pod's device is known, so permille of cores can express any
+amount of compute.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.kube.objects.names import HELD, PLACED, RESIZE, RESOURCE_CORES, RESOURCE_MEMORY
-from penstock.kube.objects.placement import Share, at_most, read_placement
+from penstock.kube.objects.placement import at_most, read_placement
 from penstock.kube.objects.resource_request import whole
 from penstock.model import PenstockError, format_cores, human_memory, listing, nearest
-from penstock.scheduling.placement.device_state import NOTHING
+from penstock.model.share import NOTHING, Share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,25 +27,25 @@ if TYPE_CHECKING:
 MOST_BYTES = 16 << 10
 EXAMPLE = '{"main": {"memory": "30Gi", "cores-permille": 500}}'
 CLAIMS_DO_NOT_CHANGE = (
-    f"annotation {RESIZE} changes nothing here: the Pod has its vGPU by a claim, and a claim does "
-    "not change while it is allocated; create a new claim with the quantities that you need, and a "
-    "new Pod with it"
+    f"annotation {RESIZE} has no effect on this Pod: its vGPU comes from a claim, and an allocated "
+    "claim cannot change; create a new claim with the quantities that you need, and a new Pod that "
+    "uses it"
 )
 _KEYS = {name.partition("/")[2]: name for name in (RESOURCE_MEMORY, RESOURCE_CORES)}
 
 
 @dataclass(frozen=True)
 class Wish:
-    """The requested share of each device of one container; None: unchanged."""
+    """The requested share of each device of one container. None leaves a quantity unchanged."""
 
     memory_bytes: int | None = None
     cores_permille: int | None = None
 
 
 def read_resize(text: str) -> dict[str, Wish]:
-    """Reads the annotation, by container; raises `PenstockError` for a malformed one."""
+    """Reads the annotation, by container. Raises `PenstockError` if it is malformed."""
     if len(text) > MOST_BYTES:
-        raise _nonsense(f"it has {len(text)} characters")
+        raise _nonsense(f"it has {len(text)} characters, more than {MOST_BYTES}")
     try:
         plain = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -55,18 +56,18 @@ def read_resize(text: str) -> dict[str, Wish]:
 
 
 def resized(placement: Placement, wishes: Mapping[str, Wish]) -> Placement:
-    """The requested placement, on the same devices.
+    """The placement with the requested shares, on the same devices.
 
     Raises:
-        PenstockError: a container that has no vGPU is named.
+        PenstockError: the wishes name a container that has no vGPU.
     """
     after = dict(placement)
     for container, wish in wishes.items():
         if not placement.get(container):
             raise PenstockError(
                 f"annotation {RESIZE} names container {container[:60]!r}",
-                f"vGPUs have {listing(sorted(placement)) or 'no containers of this Pod'}",
-                "name one of those",
+                f"the Pod has vGPUs in {listing(sorted(placement)) or 'none of its containers'}",
+                "name a container that has a vGPU",
             )
         after[container] = {
             uuid: Share(
@@ -90,7 +91,7 @@ def in_words(before: Placement, after: Placement) -> str:
 
 
 def told(annotations: Mapping[str, str]) -> list[str]:
-    """Describes in words the shares a Pod has by extended resources, still holds, and requests."""
+    """Describes the shares by extended resources that a Pod has, still holds, and requests."""
     if not annotations.get(PLACED):
         return []
     try:
@@ -102,11 +103,11 @@ def told(annotations: Mapping[str, str]) -> list[str]:
         ]
         if annotations.get(HELD):
             held = at_most(placement, read_placement(annotations[HELD]))
-            lines.append(f"still held until its node has followed: {in_words(placement, held)}")
+            lines.append(f"still held until its node has shrunk it: {in_words(placement, held)}")
         if annotations.get(RESIZE):
             wanted = resized(placement, read_resize(annotations[RESIZE]))
             if wanted != placement:
-                lines.append(f"asked for and not reserved: {in_words(placement, wanted)}")
+                lines.append(f"requested but not reserved: {in_words(placement, wanted)}")
     except PenstockError as error:
         return [str(error)]
     return lines
@@ -120,14 +121,14 @@ def _share(share: Share) -> str:
 
 def _wish(container: str, amounts: object) -> Wish:
     if not isinstance(amounts, dict) or not amounts:
-        raise _nonsense(f"of container {container[:60]!r} it says no amounts")
+        raise _nonsense(f"it gives no quantities for container {container[:60]!r}")
     figures = {}
     for key, value in amounts.items():
         if key not in _KEYS:
             near = nearest(str(key), _KEYS)
             raise _nonsense(
-                f"it has {str(key)[:60]!r}"
-                + (f"; did you mean {near}?" if near else f"; there are {listing(sorted(_KEYS))}")
+                f"it has the unknown key {str(key)[:60]!r}"
+                + (f"; did you mean {near}?" if near else f"; use {listing(sorted(_KEYS))}")
             )
         figures[key] = whole(container, _KEYS[key], value)
     return Wish(figures.get("memory"), figures.get("cores-permille"))

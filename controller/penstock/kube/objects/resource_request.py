@@ -1,4 +1,4 @@
-"""Resource requests: reads the extended resources that a Pod's spec requests."""
+"""Reading of the extended resources that a Pod's spec requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PREFIX = f"{GROUP}/"
 MOST_DEVICES = 256
 MOST_TFLOPS = 1_000_000
-LEAST_MEMORY_BYTES = 1 << 20  # a smaller value lacks its unit: "40" for 40Gi
+LEAST_MEMORY_BYTES = 1 << 20  # a smaller value probably lacks its unit, as in "40" for 40Gi
 
 
 def containers(pod: Object) -> Iterator[tuple[Object, Role, str]]:
@@ -56,7 +56,11 @@ def asked(container: Object) -> dict[str, object]:
 
 
 def read_request(pod: Object) -> Request | None:
-    """Reads a Pod's request; None: no resource of ours. Raises `PenstockError` if impossible."""
+    """Reads a Pod's request for our resources; None if it requests none of them.
+
+    Raises:
+        PenstockError: the request is impossible.
+    """
     asks = tuple(
         _ask(one["name"], role, wanted)
         for one, role, _ in containers(pod)
@@ -72,8 +76,8 @@ def _ask(container: str, role: Role, wanted: Mapping[str, object]) -> Ask:
     figures = {name: whole(container, name, value) for name, value in wanted.items()}
     if RESOURCE_CORES in figures and RESOURCE_TFLOPS in figures:
         raise PenstockError(
-            f"container {container} asks for {RESOURCE_CORES} and {RESOURCE_TFLOPS}",
-            "both say how much compute", "keep one of them",
+            f"container {container} requests both {RESOURCE_CORES} and {RESOURCE_TFLOPS}",
+            "both set the amount of compute", "keep one of them",
         )  # fmt: skip
     return Ask(
         container,
@@ -86,35 +90,35 @@ def _ask(container: str, role: Role, wanted: Mapping[str, object]) -> Ask:
 
 
 def whole(container: str, name: str, value: object) -> int:
-    """Parses a quantity of one of our resources; raises `PenstockError` for an invalid one."""
-    what = f"container {container} asks for {name}: {value}"
+    """Parses a quantity of one of our resources. Raises `PenstockError` for an invalid one."""
+    what = f"container {container} requests {name}: {value}"
     try:
         exact = parse_quantity(value)
     except QuantityError as error:
         raise PenstockError(
-            what, str(error), "write a whole number, memory with a unit such as Gi"
+            what, str(error), "write a whole number, or for memory one with a unit such as Gi"
         ) from error
     if exact <= 0:
-        raise PenstockError(what, "that is nothing", f"ask for more, or leave {name} out")
+        raise PenstockError(what, "it must be greater than zero", f"request more, or omit {name}")
     if exact.denominator != 1:
         raise PenstockError(
-            what, "it is counted in whole numbers",
-            f"cores are written in permille ({RESOURCE_CORES}: 125 is 12.5 %), memory in bytes "
-            "or with a unit such as Mi",
+            what, "it must be a whole number",
+            f"write cores in permille ({RESOURCE_CORES}: 125 is 12.5 %), and memory in bytes or "
+            "with a unit such as Mi",
         )  # fmt: skip
     most, of = _MOST.get(name, (MAX_MEMORY_BYTES, "of anything"))
     if exact > most:
-        raise PenstockError(what, f"at most {most} {of}", _fix(name))
+        raise PenstockError(what, f"the maximum is {most} {of}", _fix(name))
     if name == RESOURCE_MEMORY and exact < LEAST_MEMORY_BYTES:
         raise PenstockError(
-            what, f"that is {exact} bytes", f"write it with its unit, such as {exact}Gi"
+            what, f"that is only {exact} bytes", f"write it with its unit, such as {exact}Gi"
         )
     return int(exact)
 
 
 _MOST = {
     RESOURCE_COUNT: (MOST_DEVICES, "devices"),
-    RESOURCE_CORES: (FULL_DEVICE_PERMILLE, "permille: a whole device"),
+    RESOURCE_CORES: (FULL_DEVICE_PERMILLE, "permille, a whole device"),
     RESOURCE_TFLOPS: (MOST_TFLOPS, "TFLOPS of one device"),
     RESOURCE_MEMORY: (MAX_MEMORY_BYTES, "bytes"),
 }
@@ -123,4 +127,4 @@ _MOST = {
 def _fix(name: str) -> str:
     if name == RESOURCE_CORES:
         return f"for more than one device add {RESOURCE_COUNT}: quantities apply to each device"
-    return "ask for less"
+    return "request less"

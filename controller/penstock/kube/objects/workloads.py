@@ -1,4 +1,4 @@
-"""Pods and workloads, reduced to the fields that policies, scaling and explanations need."""
+"""Pods and workloads, reduced to the fields that policies, scaling and `explain` need."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ AUTOSCALERS = Kind("autoscaling/v2", "horizontalpodautoscalers")
 KINDS = {"Deployment": DEPLOYMENTS, "StatefulSet": STATEFUL_SETS}
 
 # Annotations of workloads that are scaled by requests a second: the URL of a page in Prometheus'
-# text format, and the metric on it. With "{pod}" in place of the address, each Pod has its own
-# page; otherwise the page is for all of them together.
+# text format, and the metric on that page. If the URL has "{pod}" in place of the address, each Pod
+# has its own page; otherwise one page covers all Pods together.
 QPS_URL = f"{GROUP}/qps-url"
 QPS_METRIC = f"{GROUP}/qps-metric"
 
@@ -36,25 +36,25 @@ class Pod:
     name: str
     uid: str
     labels: Mapping[str, str]
-    policy: str  # the policy it names; empty: whichever selects it
-    asks: Amounts  # by extended resources
-    claims: tuple[tuple[str, str], ...]  # the Pod's name, and the claim's; empty: not created yet
+    policy: str  # the policy it names; empty if policies select it by its labels
+    asks: Amounts  # requested as extended resources
+    claims: tuple[tuple[str, str], ...]  # name in the Pod, and own name (empty until created)
     node: str
     address: str
-    on_host: bool  # on its node's network: the address is the node's
+    on_host: bool  # on its node's network, so that the address is the node's
     ready: bool
     deleting: bool
     unsaid: bool  # its containers are ready, but its node has not reported that its share runs
-    suspended: str  # the last message of its node about its share, if that is suspended
-    waiting: str  # the scheduler's message about an unplaced Pod; empty: none, or placed
+    suspended: str  # the last message of its node about its share, empty if it is not suspended
+    waiting: str  # the scheduler's message about a Pod that is not placed, empty if none
     gates: tuple[str, ...]
     scheduler: str
     made: str  # creation time, ISO 8601
-    cpu_request: float | None  # processors, all containers; None: a container requests none
+    cpu_request: float | None  # processors of all containers; None if a container requests none
     memory_request_bytes: float | None
-    cpu_taken: float  # of its node, as the scheduler counts: no request counts as zero
+    cpu_taken: float  # on its node; no request counts as zero, as it does for the scheduler
     memory_taken_bytes: float
-    spec: Object = field(compare=False, repr=False)  # of an unplaced Pod; else empty
+    spec: Object = field(compare=False, repr=False)  # empty once the Pod is placed
     version: str = field(default="", compare=False)  # resourceVersion of its object
 
 
@@ -93,7 +93,7 @@ class Autoscaler:
 
 
 def read_pod(one: Object) -> Pod | None:
-    """Reads a Pod; None: it is finished, so it holds no share and waits for none."""
+    """Reads a Pod; None if it is finished, because it then neither holds nor awaits a share."""
     status, spec, metadata = one.get("status") or {}, one.get("spec") or {}, one["metadata"]
     if status.get("phase") in FINISHED:
         return None
@@ -164,13 +164,13 @@ def read_workload(kind: str, one: Object) -> Workload:
 
 
 def read_autoscaler(one: Object) -> Autoscaler:
-    """Reads a HorizontalPodAutoscaler, by whichever metric it scales."""
+    """Reads a HorizontalPodAutoscaler, whatever its metrics."""
     metadata, target = one["metadata"], one["spec"]["scaleTargetRef"]
     return Autoscaler(metadata["name"], (metadata["namespace"], target["kind"], target["name"]))
 
 
 def selects(selector: Mapping[str, object], labels: Mapping[str, str]) -> bool:
-    """Whether a label selector, as workloads have them, selects these labels."""
+    """Whether the label selector of a workload selects these labels."""
     wanted = selector.get("matchLabels") or {}
     rules = selector.get("matchExpressions") or []
     if not isinstance(wanted, dict) or not isinstance(rules, list):
@@ -181,7 +181,7 @@ def selects(selector: Mapping[str, object], labels: Mapping[str, str]) -> bool:
 
 
 def meets(rule: Mapping[str, object], labels: Mapping[str, str]) -> bool:
-    """Whether labels meet one expression of a selector, of Pods or of nodes."""
+    """Whether labels meet one expression of a selector for Pods or nodes."""
     key, operator = str(rule.get("key")), rule.get("operator")
     values = rule.get("values") or []
     if not isinstance(values, list):
@@ -202,9 +202,9 @@ def meets(rule: Mapping[str, object], labels: Mapping[str, str]) -> bool:
 
 
 def _requested(spec: Object, resource: str, *, whole: bool = True) -> float | None:
-    """The sum that main containers and sidecars request of a resource.
+    """The amount of a resource that main containers and sidecars request together.
 
-    With `whole`, None if a container requests none: a partial sum would mislead.
+    With `whole`, the result is None if a container requests none, as a partial sum would mislead.
     """
     sidecars = [c for c in spec.get("initContainers") or [] if c.get("restartPolicy") == "Always"]
     found = 0.0
@@ -219,6 +219,6 @@ def _requested(spec: Object, resource: str, *, whole: bool = True) -> float | No
 
 
 def ready_first(pods: Iterable[Pod]) -> list[Pod]:
-    """The Pods that are not being deleted, ready ones first, in a stable order."""
+    """The Pods that are not being deleted, in a stable order with ready Pods first."""
     staying = [pod for pod in pods if not pod.deleting]
     return sorted(staying, key=lambda pod: (not pod.ready, pod.made, pod.name))

@@ -1,1 +1,1 @@
-"""QuotaPolicies and QuotaCaps: which ones hold for a Pod, their strictest bounds, and usage."""
+"""QuotaPolicies and QuotaCaps: those that apply to a Pod, their strictest bounds, and usage."""

@@ -1,13 +1,17 @@
 """Namespace caps: enforces a QuotaCap's `spec.hard` under concurrent admissions.
 
 A QuotaCap's status is a ledger. Before a webhook admits a claim or a Pod, it writes the object's
-quantities into `pending`, under its uid, over the version of the cap that it has read: of two
-concurrent writers one reads again. The controller moves the objects that it sees in the API into
-`used`. For a Pod whose share is to grow, only the difference is written, under its uid, the version
-that the growth replaces and the requested size: any newer version of the Pod has the growth, or
-rules it out. So each object counts once at any time, and the sum of both is never below what
-exists. (The API server counts extended resources against a ResourceQuota in the same way; it does
-not count the capacity of claims.)
+quantities into `pending` under the object's uid. The write succeeds only if the cap still has the
+version that the webhook read, so of two concurrent writers one has to read again. The controller
+moves the objects that it sees in the API into `used`.
+
+If the share of a Pod is to grow, only the difference is written. Its key consists of the Pod's uid,
+the version that the growth replaces, and a hash of the requested sizes. A newer version of the Pod
+either contains the growth or rules it out.
+
+So at any time each object counts once, and the sum of `pending` and `used` is never below the
+quantities of existing objects. (The API server counts extended resources against a ResourceQuota in
+the same way, but it does not count the capacity of claims.)
 """
 
 from __future__ import annotations
@@ -21,13 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.kube.objects.api_client import CLAIMS, PODS, ApiError, Kind
 from penstock.kube.objects.cache import Cache
-from penstock.kube.objects.device_amounts import (
-    NOTHING,
-    Amounts,
-    of_claim,
-    of_pod,
-    total,
-)
+from penstock.kube.objects.device_amounts import NOTHING, Amounts, of_claim, of_pod, total
 from penstock.kube.objects.device_class import DeviceClass, read_class
 from penstock.kube.objects.names import RESIZE
 from penstock.model import (
@@ -48,16 +46,16 @@ if TYPE_CHECKING:
 CAPS = Kind(API_VERSION, "quotacaps")
 CLASSES = Kind("resource.k8s.io/v1", "deviceclasses", namespaced=False)
 NAME = "default"  # a namespace has one cap
-OVER = "/"  # separates uid, replaced version and requested size in a ledger's growth entry
-MOST_TRIES = 30  # to write a ledger that others write as well
+OVER = "/"  # separates uid, replaced version and requested size in the key of a growth entry
+MOST_TRIES = 30  # attempts to write a ledger that others write as well
 # An admitted object that never appears was refused after our review. The API server gives up on a
-# request after a minute, so after this time it will not appear any more.
+# request after a minute, so an object that has not appeared after this time never will.
 UNSEEN_S = 120.0
 
 
 @dataclass(frozen=True)
 class Cap:
-    """A QuotaCap. None: not capped."""
+    """A QuotaCap. A quantity that is None is not capped."""
 
     namespace: str
     version: str
@@ -65,13 +63,13 @@ class Cap:
     vgpus: int | None
     memory_bytes: int | None
     cores_permille: int | None
-    used: Amounts | None  # None: not counted yet
+    used: Amounts | None  # None if not counted yet
     pending: Mapping[str, Amounts]
     counted: Mapping[str, str]
     whole: Object = field(compare=False)
 
     def refusal(self, asked: Amounts, held: Amounts) -> str | None:
-        """Why `asked` does not fit in addition to `held`; None: it fits."""
+        """Why `asked` does not fit in addition to `held`; None if it fits."""
         parts: list[str] = []
         unsaid: list[str] = []
         for name, hard, wants, has, said in (
@@ -85,18 +83,19 @@ class Cap:
                 unsaid.append(name)
             elif wants and (has or 0) + wants > hard:
                 parts.append(
-                    f"{name}: {said(wants)} asked for, {said(has or 0)} of {said(hard)} taken"
+                    f"{name}: {said(wants)} requested, {said(has or 0)} of {said(hard)} taken"
                 )
         where = f"QuotaCap {self.namespace}/{NAME}"
         if unsaid and asked.vgpus is None:
             return (
                 f"{where} caps {listing(unsaid)}, and allocationMode All takes as many devices as "
-                "the node has: ask for a count"
+                "the node has: request a count instead"
             )
         if unsaid:
-            return f"{where} caps {' and '.join(unsaid)}, so that has to be said: ask for an amount"
+            names = " and ".join(unsaid)
+            return f"{where} caps {names}, so requests must state an amount: add a quantity"
         if parts:
-            return f"{where} would be exceeded ({'; '.join(parts)}): ask for less, or end others"
+            return f"{where} would be exceeded ({'; '.join(parts)}): request less, or delete others"
         return None
 
 
@@ -128,7 +127,7 @@ class _Asked:
 
 
 class Caps:
-    """The webhook's side: checks and reserves in the ledger. Run `run` alongside."""
+    """The webhook's side: checks requests and reserves their quantities while `run` runs."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -147,17 +146,18 @@ class Caps:
         return all(one.is_ready or one.is_unserved for one in (self._caps, self.classes))
 
     def unready(self) -> str:
-        """Why it cannot check requests yet; empty: it can."""
+        """Why it cannot check requests yet; empty if it can."""
         return "" if self.is_ready else "caps are not known yet"
 
     def our_classes(self) -> set[str]:
-        """Names of the device classes that allocate our devices, or may do so."""
+        """Names of the device classes that allocate our devices, or could allocate them."""
         return {name for (_, name), one in self.classes.objects.items() if one.whose != "theirs"}
 
     async def further(self, request: Object) -> list[str]:
-        """Checks the request of an AdmissionReview, and reserves; returns reasons against it.
+        """Checks the request of an AdmissionReview and reserves its quantities.
 
-        Mutating webhooks see an object before it has a uid, so only validating ones count.
+        Returns the reasons against the request. Only validating webhooks reserve, because mutating
+        webhooks see an object before it has a uid.
         """
         one, resource = request["object"], request["resource"]["resource"]
         if request.get("operation") == "UPDATE" and resource == "pods":
@@ -173,7 +173,7 @@ class Caps:
         return [why] if why else []
 
     async def _growth(self, old: Object, new: Object, request: Object) -> list[str]:
-        """Checks a Pod whose share is to grow: reserves what it does not count for already."""
+        """Checks a Pod whose share is to grow, and reserves the quantities not counted yet."""
         was, now = of_pod(old), of_pod(new)
         more = Amounts(0, _more(was.memory_bytes, now.memory_bytes), _more(
             was.cores_permille, now.cores_permille
@@ -191,13 +191,13 @@ class Caps:
     async def check(
         self, namespace: str, uid: str, asked: Amounts, *, dry_run: bool = False
     ) -> str | None:
-        """Reserves what the object `uid` of the namespace requests; returns why not, or None.
+        """Reserves the quantities that an object of the namespace requests.
 
-        `asked` comes from `of_pod` for a Pod, from `of_claim` for a claim. A repeated check of the
-        same uid is the same reservation.
+        Returns the reason for a refusal, or None. `asked` comes from `of_pod` for a Pod, and from
+        `of_claim` for a claim. A repeated check of the same uid is the same reservation.
 
         Raises:
-            PenstockError: the answer is unknown; the caller must not admit the object.
+            PenstockError: the outcome is unknown, so the caller must not admit the object.
         """
         if not self.is_ready:
             raise PenstockError(
@@ -217,7 +217,7 @@ class Caps:
         return await one.answer
 
     async def _work(self, namespace: str) -> None:
-        """Settles all waiting requests in one write, until none waits."""
+        """Settles all waiting requests in one write, and repeats this until none is waiting."""
         while batch := self._waiting[namespace]:
             self._waiting[namespace] = []
             try:
@@ -250,21 +250,21 @@ class Caps:
             except ApiError as error:
                 if error.status != 409:
                     raise
-                # Another writer was first: wait a random time, so as not to collide again.
+                # Another writer was first. The random wait keeps the two from colliding again.
                 await asyncio.sleep(random.uniform(0, 0.01 * (attempt + 1)))  # noqa: S311
                 continue
             return answers
         raise PenstockError(
             f"the cap of namespace {namespace} could not be written",
-            f"other writers changed it at the same time, {MOST_TRIES} times", "try again",
+            f"other writers changed it during each of {MOST_TRIES} attempts", "try again",
         )  # fmt: skip
 
 
 def _answers(cap: Cap, batch: list[_Asked]) -> tuple[list[str | None], dict[str, Amounts]]:
     """The answer to each request in turn, and the pending entries afterwards.
 
-    An entry is never lowered here: its first value may belong to an object that is stored by now.
-    Only the controller, which sees the stored objects, removes entries.
+    This function never lowers an entry, because its first value may belong to an object that is
+    stored by now. Only the controller, which sees the stored objects, removes entries.
     """
     pending = dict(cap.pending)
     answers = []
@@ -283,10 +283,11 @@ def _answers(cap: Cap, batch: list[_Asked]) -> tuple[list[str | None], dict[str,
 
 
 def _same_wish(asked: str, pending: Iterable[str]) -> list[str]:
-    """Keys of the same growth of that Pod, over an older version of it.
+    """Keys of the same growth of the Pod, which replace an older version of it.
 
-    The API server sends a new review when another client changed the Pod meanwhile. If the growth
-    had happened, the Pod would have the requested size, and there would be nothing to reserve.
+    When another client changes the Pod at the same time, the API server sends a new review. If the
+    growth had happened, the Pod would have the requested size, and there would be nothing to
+    reserve.
     """
     uid, _, over = asked.partition(OVER)
     wish = over.partition(OVER)[2]
@@ -298,12 +299,12 @@ def _same_wish(asked: str, pending: Iterable[str]) -> list[str]:
 
 
 async def counted(api: Api, cap: Cap, ours: Iterable[str]) -> Cap:
-    """Counts, for a new cap, what its namespace holds now."""
+    """Counts the quantities that a namespace holds now, for a new cap."""
     classes = set(ours)
     try:
         claims, claims_version = await api.list(CLAIMS, cap.namespace)
     except ApiError as error:
-        if error.status != 404:  # 404: a release without claims
+        if error.status != 404:  # a Kubernetes release without claims responds with 404
             raise
         claims, claims_version = [], ""
     pods, pods_version = await api.list(PODS, cap.namespace)
@@ -313,18 +314,18 @@ async def counted(api: Api, cap: Cap, ours: Iterable[str]) -> Cap:
 
 
 class Counter:
-    """The controller's side: moves objects seen in the API from `pending` into `used`."""
+    """The controller's side: moves objects seen in the API from `pending` to `used`."""
 
     def __init__(self) -> None:
         self._first_seen_s: dict[str, float] = {}  # by pending entry, monotonic
-        self._ended: dict[str, float] = {}  # when objects were seen to be removed, monotonic
+        self._ended: dict[str, float] = {}  # by uid of a removed object: when that was seen
 
     def ended(self, uid: str) -> None:
-        """Notes that an object was removed: its pending entry need not wait any longer."""
+        """Records that an object was removed, so that its pending entry need not wait longer."""
         self._ended[uid] = time.monotonic()
 
     def forget(self) -> None:
-        """Drops entries that are too old to matter. Call it periodically."""
+        """Drops records that are too old to matter. Call this periodically."""
         since_s = time.monotonic() - 2 * UNSEEN_S
         self._ended = {uid: at for uid, at in self._ended.items() if at > since_s}
         self._first_seen_s = {uid: at for uid, at in self._first_seen_s.items() if at > since_s}
@@ -336,11 +337,11 @@ class Counter:
         versions: Mapping[str, str],
         seen: Mapping[str, str] | None = None,
     ) -> Object | None:
-        """The cap with its new status; None: it does not change.
+        """The cap with its new status; None if its status does not change.
 
-        `held` is what each object of the namespace holds, by uid, as of these versions of claims
-        and Pods. If they are older than those counted last, nothing is written. `seen` are the
-        versions of the namespace's Pods, by uid.
+        `held` contains the quantities that each object of the namespace holds, by uid, as of these
+        `versions` of claims and Pods. If these are older than the versions counted last, nothing is
+        written. `seen` contains the versions of the namespace's Pods, by uid.
         """
         if any(_older(versions[name], cap.counted.get(name)) for name in versions):
             return None
@@ -363,7 +364,7 @@ class Counter:
 
 
 def _more(was: int | None, now: int | None) -> int:
-    """The increase; all quantities of a placed Pod are known."""
+    """The increase of a quantity, which is always known for a placed Pod."""
     return max(0, (now or 0) - (was or 0))
 
 
@@ -408,14 +409,14 @@ def _amounts(plain: Mapping[str, Any]) -> Amounts:
 
 
 def _older(one: str, other: str | None) -> bool:
-    """Whether a resourceVersion is older than another: they are growing numbers."""
+    """Whether a resourceVersion is older than another, as these numbers only increase."""
     if other is None or not (one.isdecimal() and other.isdecimal()):
         return False
     return int(one) < int(other)
 
 
 def _memory(value: object) -> int | None:
-    """Bytes of a cap's memory; 0 if malformed, as its meaning is unknown: nothing is admitted."""
+    """Bytes of a cap's memory; 0 if malformed, so that an unclear cap admits nothing."""
     try:
         return None if value is None else 0 if value in {0, "0"} else parse_memory(value)
     except QuantityError:
@@ -423,7 +424,7 @@ def _memory(value: object) -> int | None:
 
 
 def _cores(value: object) -> int | None:
-    """Permille of a cap's cores, from percent of a device: above 100 for several devices."""
+    """Permille of a cap's cores, from percent of a device; above 100 % means several devices."""
     if value is None:
         return None
     try:

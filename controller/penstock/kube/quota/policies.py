@@ -1,9 +1,9 @@
-"""QuotaPolicy custom resources: which ones hold for a Pod, and their status.
+"""QuotaPolicy custom resources: those that apply to a Pod, and their status.
 
-A policy holds for the Pods of its namespace that its selector matches, or that name it (annotation
-`penstock.io/policy`). A policy without a selector is the namespace's default: it holds for Pods
-with vGPUs that no other policy selects. If several hold for a Pod, the strictest value of each
-setting counts (`policy_bounds`). A workload is scaled by one policy, or not at all.
+A policy applies to the Pods of its namespace that its selector matches, or that name it (annotation
+`penstock.io/policy`). A policy without a selector is the namespace's default, which applies to Pods
+with vGPUs that no other policy selects. If several policies apply to a Pod, the strictest value of
+each setting wins (`policy_bounds`). A workload is scaled by one policy, or not at all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.policy.schema import Spec
 
 POLICIES = Kind(API_VERSION, "quotapolicies")
-MOST_NAMES = 5  # of Pods, in a status
+MOST_NAMES = 5  # of Pods or policies that a status or an error lists
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Policy:
     uid: str
     version: str
     generation: int
-    labels: Mapping[str, str] | None  # its selector; None: it is the namespace's default
-    spec: Spec | None  # None: it is not valid
-    problem: str  # why not
+    labels: Mapping[str, str] | None  # its selector; None if it is the namespace's default
+    spec: Spec | None  # None if it is not valid
+    problem: str  # why it is not valid
     status: Object = field(compare=False)
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Policy:
 
 
 def read_policy(one: Object) -> Policy:
-    """Reads a QuotaPolicy object; beyond the CRD schema it is checked like a policy file."""
+    """Reads a QuotaPolicy object, and checks it like a policy file, beyond the CRD schema."""
     metadata = one["metadata"]
     selector = (one.get("spec") or {}).get("selector") or {}
     spec, problem = None, ""
@@ -74,7 +74,7 @@ def read_policy(one: Object) -> Policy:
 
 
 def _spec(name: str, plain: object) -> Spec:
-    """Raises `PolicyError`."""
+    """Parses the spec of a policy. Raises `PolicyError`."""
     document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": plain}
     return load_text(json.dumps(document, ensure_ascii=False), name)[0].policy.spec
 
@@ -82,9 +82,10 @@ def _spec(name: str, plain: object) -> Spec:
 def matching(
     policies: Iterable[Policy], labels: Mapping[str, str], named: str, *, asks: bool
 ) -> list[Policy]:
-    """The policies of a namespace that apply to a workload; several policies do not scale it.
+    """The policies of a namespace that select a workload or Pod.
 
-    A policy that the workload names takes precedence over those that select it.
+    If it names a policy, this policy takes precedence over those that select it by labels. A
+    workload with several policies is not scaled.
     """
     if named:
         return [one for one in policies if one.name == named]
@@ -102,7 +103,7 @@ def matching(
 def holding(
     policies: Collection[Policy], labels: Mapping[str, str], named: str = ""
 ) -> list[Policy]:
-    """All policies that hold for a Pod with vGPUs: the Pod cannot opt out of one.
+    """All policies that apply to a Pod with vGPUs, which cannot opt out of any of them.
 
     Raises:
         PenstockError: the Pod names a policy that does not exist.
@@ -113,28 +114,32 @@ def holding(
     if named not in {one.name for one in policies}:
         names = sorted(one.name for one in policies)
         near = nearest(named, names)
-        have = f"there are {', '.join(names[:MOST_NAMES])}" if names else "it has none"
+        have = f"it has {', '.join(names[:MOST_NAMES])}" if names else "it has no QuotaPolicies"
         raise PenstockError(
-            f"no QuotaPolicy {named!r} is in this namespace", have,
-            f"did you mean {near}?" if near else "name one of them, or create it first",
+            f"no QuotaPolicy named {named!r} in this namespace", have,
+            f"did you mean {near}?" if near else "name an existing policy, or create it first",
         )  # fmt: skip
     return [*found, *(one for one in policies if one.name == named and one not in found)]
 
 
 @dataclass
 class Reach:
-    """The Pods and workloads for which the policies of one namespace hold."""
+    """The Pods and workloads to which the policies of one namespace apply."""
 
-    # Names of Pods, sorted, by the only policy that holds for them.
+    # By policy: the sorted names of the Pods to which no other policy applies.
     pods: dict[str, list[str]] = field(default_factory=dict)
     targets: dict[str, list[Workload]] = field(default_factory=dict)
-    rivals: dict[str, dict[str, str]] = field(default_factory=dict)  # by policy: rival, an example
+    # By policy, then by rival policy: an example of an object that both select.
+    rivals: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def reach(
     policies: Sequence[Policy], pods: Iterable[tuple[Pod, bool]], workloads: Iterable[Workload]
 ) -> Reach:
-    """Computes the reach of a namespace's policies; `pods`: with whether they request vGPUs."""
+    """Computes the reach of a namespace's policies.
+
+    `pods` contains each Pod, and whether it requests vGPUs.
+    """
     found = Reach(
         {one.name: [] for one in policies},
         {one.name: [] for one in policies},
@@ -165,7 +170,7 @@ def _note(mine: Sequence[Policy], example: str, found: Reach) -> None:
 
 
 def _always_both(policies: Sequence[Policy], found: Reach) -> None:
-    """Finds conflicts before the first Pod: one policy selects whatever another selects."""
+    """Finds policies that select everything another selects, before the first Pod exists."""
     for one in policies:
         for other in policies:
             if one is other or (one.labels is None) != (other.labels is None):
@@ -175,7 +180,7 @@ def _always_both(policies: Sequence[Policy], found: Reach) -> None:
 
 
 def status_of(policy: Policy, found: Reach, targets: Sequence[Object]) -> Object:
-    """The policy's new status. An unchanged condition keeps its transition time."""
+    """The policy's new status, in which an unchanged condition keeps its transition time."""
     names = found.pods.get(policy.name, [])
     rivals = found.rivals.get(policy.name, {})
     if policy.spec is None:
@@ -184,12 +189,13 @@ def status_of(policy: Policy, found: Reach, targets: Sequence[Object]) -> Object
         also = "; ".join(f"{name} ({example})" for name, example in sorted(rivals.items()))
         ready, reason = "False", "Conflict"
         message = (
-            f"also selected by {also}: for such Pods the strictest of them holds, and such "
-            "workloads are not scaled; narrow the selectors, so that one matches each"
+            f"other policies select the same objects: {also}; the strictest values apply to such "
+            "Pods, and such workloads are not scaled; narrow the selectors so that they do not "
+            "overlap"
         )
     else:
         ready, reason = "True", "InForce"
-        message = f"holds for {len(names)} Pod{'s' * (len(names) != 1)}"
+        message = f"applies to {len(names)} Pod{'s' * (len(names) != 1)}"
     status: Object = {
         "observedGeneration": policy.generation,
         "conditions": [_condition(policy, ready, reason, message)],

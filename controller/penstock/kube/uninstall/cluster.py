@@ -1,4 +1,4 @@
-"""Cluster cleanup: removes slices, leases and node marks, which the chart does not own."""
+"""Cluster cleanup: removes the slices, leases and node marks that the chart does not own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ QUIET_S = 35.0  # three times the interval at which kubelets write their status
 
 
 async def await_cleaners(api: Api, namespace: str, name: str, within_s: float) -> None:
-    """Waits until the DaemonSet's Pod on every node is ready; raises `PenstockError`."""
+    """Waits until the DaemonSet's Pod on every node is ready.
+
+    Raises:
+        PenstockError: some Pods are not ready after `within_s`.
+    """
     until_s = time.monotonic() + within_s
     while True:
         one = await api.get(DAEMON_SETS, name, namespace)
@@ -35,16 +39,16 @@ async def await_cleaners(api: Api, namespace: str, name: str, within_s: float) -
         if time.monotonic() > until_s:
             raise PenstockError(
                 f"{wanted - ready} of {wanted} nodes are not clean",
-                f"after {within_s:g} s the Pods of {namespace}/{name} there are not ready",
-                "see kubectl get pods -o wide and their logs, check that these nodes exist, and "
-                "uninstall again",
+                f"the Pods of {namespace}/{name} there are still not ready after {within_s:g} s",
+                "find these Pods with kubectl get pods -o wide, check their logs and whether the "
+                "nodes still exist, and uninstall again",
                 reason="not-now",
             )  # fmt: skip
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def clean_cluster(api: Api, namespace: str, leases: Sequence[str]) -> AsyncIterator[str]:
-    """Removes slices, marks and the `leases` of the namespace; yields each. Raises `ApiError`."""
+    """Removes slices, node marks and `leases`, and yields each by name. Raises `ApiError`."""
     for one in (await api.list(SLICES, fields=f"spec.driver={DRIVER}"))[0]:
         await api.delete(SLICES, one["metadata"]["name"])
         yield f"resourceslice {one['metadata']['name']}"
@@ -57,15 +61,17 @@ async def clean_cluster(api: Api, namespace: str, leases: Sequence[str]) -> Asyn
 
 
 async def forget_capacities(api: Api, within_s: float) -> AsyncIterator[str]:
-    """Removes our extended resources from Nodes until kubelets no longer write them; yields each.
+    """Removes our extended resources from Nodes until kubelets no longer write them.
 
-    A kubelet keeps the name of a device plugin's resource for five minutes after it is gone, writes
-    it into its Node's status every ten seconds, and finally once more as 0.
+    For five minutes after a device plugin is gone, the kubelet keeps the name of its resource and
+    writes it into the Node's status every ten seconds. Finally it writes the resource once more
+    as 0.
 
-    `within_s`: how long to wait; 0: removes once and does not check again.
+    Yields a line for what was removed. If `within_s` is 0, removes the resources once and does not
+    check again.
 
     Raises:
-        PenstockError: a kubelet still writes it after `within_s`.
+        PenstockError: a kubelet still writes one of the resources after `within_s`.
     """
     began_s = last_s = time.monotonic()
     while True:
@@ -85,8 +91,9 @@ async def forget_capacities(api: Api, within_s: float) -> AsyncIterator[str]:
             return
         if now_s - began_s > within_s:
             raise PenstockError(
-                "kubelets still report vGPUs", f"{names or 'one'} did {now_s - last_s:.0f} s ago",
-                "wait five minutes after the last device plugin has ended; then uninstall again",
+                "kubelets still report vGPUs",
+                f"the last report, by {names or 'one of them'}, is {now_s - last_s:.0f} s old",
+                "wait five minutes after the last device plugin has ended, then uninstall again",
                 reason="not-now",
             )  # fmt: skip
         await asyncio.sleep(FORGET_LOOK_S)
@@ -102,7 +109,7 @@ async def _clean_node(api: Api, node: Object) -> AsyncIterator[str]:
 
 @contextlib.contextmanager
 def _though_gone() -> Iterator[None]:
-    """Ignores a node that was deleted meanwhile: its marks are gone with it."""
+    """Ignores a node that was deleted in the meantime, as its marks are gone with it."""
     try:
         yield
     except ApiError as error:
@@ -111,7 +118,7 @@ def _though_gone() -> Iterator[None]:
 
 
 def marks(node: Object) -> Object:
-    """The merge patch that removes our annotations, labels and taints; empty: none are there."""
+    """The merge patch that removes our annotations, labels and taints; empty if there are none."""
     metadata = node["metadata"]
     ours = {
         kind: {key: None for key in metadata.get(kind) or {} if _is_ours(key)}
@@ -123,14 +130,14 @@ def marks(node: Object) -> Object:
     taints = (node.get("spec") or {}).get("taints") or []
     kept = [one for one in taints if not _is_ours(one["key"])]
     if len(kept) < len(taints):
-        # The version keeps this from overwriting concurrent changes of taints.
+        # With the version, the patch cannot overwrite concurrent changes of taints.
         patch["spec"] = {"taints": kept}
         patch.setdefault("metadata", {})["resourceVersion"] = metadata["resourceVersion"]
     return patch
 
 
 def capacities(node: Object) -> Object:
-    """The merge patch that removes our extended resources, which kubelets leave there as 0."""
+    """The merge patch that removes our extended resources, which kubelets leave behind as 0."""
     status = node.get("status") or {}
     ours = {
         kind: {key: None for key in status.get(kind) or {} if _is_ours(key)}

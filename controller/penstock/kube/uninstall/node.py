@@ -1,4 +1,4 @@
-"""Node cleanup: removes the files that Penstock leaves on a node when its agent is gone."""
+"""Node cleanup: removes the files that are left on a node after its agent is gone."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ LOOK_AGAIN_S = 0.5
 
 @dataclass(frozen=True)
 class NodeFiles:
-    """The directories with these files, as this process sees them."""
+    """The directories that contain Penstock's files, as paths of this process."""
 
     state: Path
     data: Path
-    specs: Path  # CDI specs: other vendors have theirs there, too
+    specs: Path  # CDI specs, including those of other vendors
     kubelet: Path
     device_plugins: Path
 
@@ -40,9 +40,12 @@ class NodeFiles:
         return State(self.state).has_agent()
 
     def remove(self) -> Iterator[Path]:
-        """Removes the files, and yields each path. Raises OSError if one cannot be removed.
+        """Removes the files, and yields each path.
 
-        Containers keep the files that they have mounted.
+        Files that containers have mounted stay available to them.
+
+        Raises:
+            OSError: a file cannot be removed.
         """
         for specs in (SpecDirectory(self.specs), SpecDirectory(self.specs, SLOT)):
             for device in specs.devices():
@@ -53,19 +56,23 @@ class NodeFiles:
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(place) if place.is_dir() else place.unlink()
                 yield place
-        with contextlib.suppress(OSError):  # other specs are there, or it never existed
+        with contextlib.suppress(OSError):  # it contains other specs, or it never existed
             self.specs.rmdir()
             yield self.specs
 
     def _sockets(self) -> Iterator[Path]:
-        """The sockets for the kubelet: ours begin with the driver's name."""
+        """Our sockets for the kubelet, whose names begin with the driver's name."""
         plugins, registry = self.kubelet / "plugins", self.kubelet / "plugins_registry"
         for folder in (plugins, registry, self.device_plugins):
             yield from sorted(folder.glob(f"{DRIVER}*"))
 
 
 async def await_no_pods(api: Api, namespace: str, labels: str, node: str, within_s: float) -> None:
-    """Waits until the node has no such Pod any more; raises `PenstockError`."""
+    """Waits until the node has no Pod with these labels.
+
+    Raises:
+        PenstockError: such a Pod still exists after `within_s`.
+    """
     until_s = time.monotonic() + within_s
     while True:
         found, _ = await api.list(PODS, namespace, labels=labels, fields=f"spec.nodeName={node}")
@@ -73,8 +80,8 @@ async def await_no_pods(api: Api, namespace: str, labels: str, node: str, within
             return
         if time.monotonic() > until_s:
             raise PenstockError(
-                f"{found[0]['metadata']['name']} on {node} does not end",
-                f"it still exists after {within_s:g} s", "see kubectl describe pod",
+                f"Pod {found[0]['metadata']['name']} on {node} does not end",
+                f"it still exists after {within_s:g} s", "find out why with kubectl describe pod",
                 reason="not-now",
             )  # fmt: skip
         await asyncio.sleep(LOOK_AGAIN_S)

@@ -1,4 +1,4 @@
-"""Uninstall check: Pods that have shares now, which block an uninstall of the chart."""
+"""Uninstall check: an uninstall of the chart is refused while Pods have shares."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MOST_NAMED = 10
 
 
 async def check_unused(api: Api, undo: str) -> None:
-    """Checks that no Pod has shares, by claims or by extended resources.
+    """Checks that no Pod has shares, through claims or extended resources.
 
-    `undo`: the command after which the release can be upgraded again.
+    `undo` is the command after which the release can be upgraded again.
 
     Raises:
-        PenstockError: Pods have shares.
+        PenstockError: some Pods have shares.
     """
     claims, _ = await api.list(CLAIMS)
     pods, _ = await api.list(PODS)
@@ -32,20 +32,20 @@ async def check_unused(api: Api, undo: str) -> None:
     raise PenstockError(
         "Pods have shares of devices",
         ", ".join(users[:MOST_NAMED]) + more,
-        "delete them first, and uninstall again; or keep the release, which helm now regards as "
-        f"half removed and does not upgrade: {undo}; after that an upgrade with --set "
-        "uninstall.force=true allows the uninstall while they run on without supervision",
+        "delete these Pods and uninstall again, or keep the release, which helm now considers "
+        f"partly removed and does not upgrade until you run: {undo}; after that, upgrade with "
+        "--set uninstall.force=true to allow an uninstall while these Pods run on unsupervised",
         reason="not-now",
     )
 
 
 def users_of(claims: list[Object], pods: list[Object]) -> list[str]:
-    """Namespace and name of each Pod with a share, in order."""
+    """Namespace and name of each Pod with a share, sorted."""
     return sorted({*_by_claim(claims), *_by_placement(pods)})
 
 
 def _by_claim(claims: list[Object]) -> list[str]:
-    """Each Pod for which a claim with one of our devices is reserved."""
+    """The Pods for which claims with our devices are reserved."""
     found = []
     for claim in claims:
         status = claim.get("status") or {}

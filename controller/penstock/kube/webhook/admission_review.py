@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from penstock.kube.objects.api_client import Object
-    from penstock.kube.objects.opaque_parameters import Parameters
     from penstock.kube.webhook.review_context import ReviewContext
+    from penstock.policy.resolve import Settings
 
     Further = Callable[[Object], Awaitable[list[str]]]
 
@@ -28,12 +28,12 @@ ALLOWED_UNASKED = frozenset({"DELETE", "CONNECT"})
 
 
 class Reviewer:
-    """Answers reviews of Pods, Bindings, claims and their templates.
+    """Reviews Pods, Bindings, claims and their templates.
 
-    `further`: additional checks, such as a namespace's cap, which return reasons against a request.
-    They run when all other checks pass, with the request (`namespace`, `resource`, `object`,
-    `userInfo`, `dryRun`, …) as it will be stored. A `PenstockError` that they raise refuses the
-    request for now.
+    `further` lists additional checks, such as the check of a namespace's cap, which return the
+    reasons against a request. They run after all other checks have passed, on the request
+    (`namespace`, `resource`, `object`, `userInfo`, `dryRun`, …) as it will be stored. If one of
+    them raises `PenstockError`, the request is refused with a status that allows a retry.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class Reviewer:
         *,
         scheduler: str = SCHEDULER,
         scheduler_user: str = "",
-        floor: Parameters | None = None,
+        floor: Settings | None = None,
     ) -> None:
-        """`floor`: the mildest `onExceed` that claims may set; None: only nodes bound it."""
+        """`floor` is the mildest `onExceed` that claims may set; if None, only nodes bound it."""
         self._around = around
         self._floor = floor
         self._scheduler = scheduler
@@ -52,7 +52,7 @@ class Reviewer:
         self.further: list[Further] = []
 
     async def answer(self, body: bytes, *, may_patch: bool) -> Object:
-        """Answers one AdmissionReview; a malformed one is refused like any other."""
+        """The response to one AdmissionReview; a malformed review is refused like any other."""
         uid = ""
         try:
             request = json.loads(body)["request"]
@@ -63,12 +63,12 @@ class Reviewer:
                     "the Pod changed after the mutating webhook completed it",
                     "an object that it refers to was created or changed meanwhile, or another "
                     "webhook changed the Pod",
-                    "create it again",
+                    "create the Pod again",
                 )
             if not verdict.refusals and not may_patch:  # other webhooks may change a mutated object
                 for ask in self.further:
                     verdict.refusals += await ask(request)
-        except PenstockError as error:  # the objects that it refers to cannot be looked up
+        except PenstockError as error:  # related objects or a cap's ledger are not available
             return _review(uid, Verdict([str(error)]), 503)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = f"the review cannot be read: {type(error).__name__}: {str(error)[:200]}"

@@ -1,6 +1,6 @@
 """Quantity bounds: applies the limits of QuotaPolicies to the quantities that Pods request.
 
-A policy's limits are the maximum of each device's share, and its default where a Pod requests no
+A policy's limits are the maximum of each device's share, and the default for a Pod that requests no
 quantity.
 """
 
@@ -43,9 +43,9 @@ def bound_asks(asks: Iterable[Ask], bound: Bound, verdict: Verdict) -> None:
                 _refuse(who, name, amount, most, bound=bound, verdict=verdict)
         if ask.tflops is not None and bound.tflops is not None and ask.tflops > bound.tflops:
             verdict.refuse(
-                f"{who} asks for {RESOURCE_TFLOPS}: {ask.tflops}",
+                f"{who} requests {RESOURCE_TFLOPS}: {ask.tflops}",
                 f"{bound} allows at most {bound.tflops:g} of each device",
-                "ask for that or less, or leave it out",
+                "request that or less, or leave it out",
             )
         for wrong, right, said, other in (
             (RESOURCE_TFLOPS, RESOURCE_CORES, ask.tflops, bound.cores_permille),
@@ -53,10 +53,10 @@ def bound_asks(asks: Iterable[Ask], bound: Bound, verdict: Verdict) -> None:
         ):
             if said is not None and other is not None:
                 verdict.refuse(
-                    f"{who} asks for {wrong}",
-                    f"{bound} bounds {right}, and how much that is of a device depends on which "
-                    "one it will be",
-                    f"ask for {right}, or leave it out",
+                    f"{who} requests {wrong}",
+                    f"{bound} bounds {right}, and the ratio of the two units depends on the "
+                    "device, which is not known yet",
+                    f"request {right}, or leave it out",
                 )
 
 
@@ -69,10 +69,10 @@ def bound_claim(
     largest_bytes: int | None,
     verdict: Verdict,
 ) -> None:
-    """Refuses claims beyond the policy; omitted quantities default to an eighth of the device.
+    """Refuses claims that exceed the policy; omitted quantities count as an eighth of the device.
 
-    `ours`: our device classes. `largest_bytes`: memory of the cluster's largest device; None: not
-    known.
+    `ours` contains our device classes. `largest_bytes` is the memory of the cluster's largest
+    device, or None if not known.
     """
     usual = {
         MEMORY: None if largest_bytes is None else usual_memory_bytes(largest_bytes),
@@ -89,21 +89,22 @@ def bound_claim(
             amount = _whole(said.get(name_of))
             if name_of not in said and (gets := usual[name_of]) is None:
                 verdict.warnings.append(
-                    f"{who} says no {name_of}: it gets an eighth of the device, and where that is "
-                    f"more than {bound} allows ({_shown(name_of, most)}) it is not prepared"
+                    f"{who} does not set {name_of}: it gets an eighth of the device, and its Pod "
+                    "cannot start on a device where that is more than "
+                    f"{bound} allows ({_shown(name_of, most)})"
                 )
             elif name_of not in said and gets is not None and gets > most:
                 verdict.refuse(
-                    f"{who} says no {name_of}, and would get an eighth of the device",
+                    f"{who} does not set {name_of}, and would get an eighth of the device",
                     f"{bound} allows at most {_shown(name_of, most)} of each device",
-                    f"have the claim say {name_of}: {_shown(name_of, most)} or less",
+                    f"set {name_of} in the claim to {_shown(name_of, most)} or less",
                 )
             elif amount is not None and amount > most:
                 _refuse(who, name_of, amount, most, bound=bound, verdict=verdict)
 
 
 def filled(container: Object, bound: Bound | None) -> dict[str, str]:
-    """Resources that a container with a share omits, by `bound`; empty for other containers."""
+    """Values of `bound` for resources that a container omits; none for a container without vGPU."""
     wanted = asked(container)
     if not wanted:
         return {}
@@ -124,9 +125,9 @@ def filled(container: Object, bound: Bound | None) -> dict[str, str]:
 
 def _refuse(who: str, name: str, said: int, most: int, *, bound: Bound, verdict: Verdict) -> None:
     verdict.refuse(
-        f"{who} asks for {name}: {_shown(name, said)}",
+        f"{who} requests {name}: {_shown(name, said)}",
         f"{bound} allows at most {_shown(name, most)} of each device",
-        f"ask for {_shown(name, most)} or less, or have the policy changed",
+        f"request {_shown(name, most)} or less, or have the policy changed",
     )
 
 
@@ -135,7 +136,7 @@ def _shown(name: str, amount: int) -> str:
 
 
 def _whole(value: object) -> int | None:
-    """The value as an integer; None: absent or malformed, which the claim review refuses."""
+    """The value as an integer; None if absent, or malformed, which the claim review refuses."""
     try:
         return None if value is None else int(parse_quantity(value))
     except QuantityError:

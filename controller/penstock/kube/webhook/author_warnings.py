@@ -5,23 +5,14 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from penstock.kube.objects.names import (
-    GRACE,
-    GROUP,
-    HELD,
-    MODE,
-    MODEL,
-    ON_EXCEED,
-    PLACED,
-    POLICY,
-    RESIZE,
-)
+from penstock.kube.objects.names import GROUP, HELD, MODE, MODEL, PLACED, POLICY, RESIZE
+from penstock.kube.objects.terms_annotations import TERMS
 from penstock.model import listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-KNOWN = frozenset({PLACED, HELD, RESIZE, POLICY, MODE, MODEL, ON_EXCEED, GRACE})
+KNOWN = frozenset({PLACED, HELD, RESIZE, MODEL, *TERMS})
 FOR_PEOPLE = tuple(name.partition("/")[2] for name in (MODE, MODEL, POLICY, RESIZE))
 
 
@@ -33,15 +24,15 @@ def misspelt(annotations: Mapping[str, str]) -> Iterator[str]:
             hint = (
                 f"did you mean {' or '.join(f'{GROUP}/{one}' for one in near)}?"
                 if near
-                else f"there are {listing([f'{GROUP}/{one}' for one in FOR_PEOPLE])}"
+                else f"known annotations are {listing([f'{GROUP}/{one}' for one in FOR_PEOPLE])}"
             )
-            yield f"annotation {name} means nothing: {hint}"
+            yield f"annotation {name} has no effect: {hint}"
 
 
 def more_devices(who: str, count: int, most: int | None) -> Iterator[str]:
-    """Yields a warning if no node has so many devices. `most`: None if not known."""
+    """Yields a warning if no node has `count` devices. `most` is None if not known."""
     if most is not None and count > most:
         yield (
-            f"{who} asks for shares of {count} devices, and no node here has more than {most}: it "
+            f"{who} requests shares of {count} devices, and no node here has more than {most}: it "
             "waits for a node that has them"
         )

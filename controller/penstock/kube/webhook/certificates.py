@@ -1,8 +1,8 @@
 """TLS certificates of the webhook: its own authority and server certificate, renewed in time.
 
-All replicas share them through one Secret, and each step of a renewal is published before the next
-one needs it: the API server trusts a new authority before a server uses a certificate signed by it,
-and keeps trusting the old one until then.
+All replicas share them through one Secret. Each step of a renewal is published before the next step
+relies on it: the API server trusts a new authority before a server uses a certificate signed by it,
+and trusts the old authority until then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Lives:
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM texts. `trusted` holds one or more authorities, the signing one first."""
+    """Certificates and keys as PEM. `trusted` has one or more authorities, the signer first."""
 
     trusted: bytes
     authority_key: bytes
@@ -42,15 +42,15 @@ class Certificates:
 
     @classmethod
     def make(cls, names: Sequence[str], lives: Lives, now: datetime) -> Certificates:
-        """Makes a new authority and a certificate for a server with these names."""
+        """Creates a new authority, and a certificate for a server with these names."""
         authority, key = _authority(lives, now)
         server, server_key = _server(names, authority, key, lives, now)
         return cls(_pem(authority), _pem_key(key), _pem(server), _pem_key(server_key))
 
     def renewed(self, names: Sequence[str], lives: Lives, now: datetime) -> Certificates:
-        """The next step of a renewal if one is due, else the same certificates.
+        """The certificates after the next step of a renewal if one is due, else the same ones.
 
-        The API server must trust `trusted` by now.
+        The API server must already trust the authorities in `trusted`.
 
         Raises:
             ValueError: the certificates cannot be read; make new ones.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.kube.objects.api_client import ApiError
 from penstock.kube.objects.names import CORES_PERMILLE, MEMORY
-from penstock.kube.objects.opaque_parameters import Parameters
+from penstock.kube.objects.opaque_parameters import milder_than
 from penstock.kube.objects.quantity import parse_quantity
 from penstock.kube.objects.resource_request import LEAST_MEMORY_BYTES
 from penstock.kube.webhook.author_warnings import more_devices
@@ -14,6 +14,7 @@ from penstock.kube.webhook.review_context import asked_devices
 from penstock.kube.webhook.verdict import Verdict
 from penstock.model import PenstockError, QuantityError, human_memory, nearest
 from penstock.model.quantity import FULL_DEVICE_PERMILLE, MAX_MEMORY_BYTES
+from penstock.policy.resolve import Settings
 
 if TYPE_CHECKING:
     from penstock.kube.objects.api_client import Object
@@ -23,12 +24,12 @@ CAPACITIES = (MEMORY, CORES_PERMILLE)
 
 
 async def review_claim(
-    spec: Object, around: ReviewContext, floor: Parameters | None = None
+    spec: Object, around: ReviewContext, floor: Settings | None = None
 ) -> Verdict:
-    """Reviews a claim's spec. `floor`: the mildest `onExceed` that users may set.
+    """Reviews a claim's spec. `floor` is the mildest `onExceed` that users may set.
 
     Raises:
-        ApiError: its device classes cannot be looked up.
+        ApiError: the claim's device classes cannot be looked up.
     """
     verdict = Verdict()
     try:
@@ -44,14 +45,14 @@ async def review_claim(
         where = f"request {one.get('name')}"
         if one.get("adminAccess"):
             verdict.refuse(
-                f"{where} has adminAccess", "a share of a device is used, not administered",
+                f"{where} has adminAccess", "shares of devices do not support it",
                 "leave adminAccess out",
             )  # fmt: skip
         verdict.warnings += more_devices(where, _count(one), around.most_devices())
         for name, value in ((one.get("capacity") or {}).get("requests") or {}).items():
             _capacity(where, name, value, around, verdict)
     if ours:
-        await _parameters(spec, around, floor or Parameters(), verdict)
+        await _parameters(spec, around, floor or Settings(), verdict)
     return verdict
 
 
@@ -62,27 +63,23 @@ def _count(one: Object) -> int:
 
 
 async def _parameters(
-    spec: Object, around: ReviewContext, floor: Parameters, verdict: Verdict
+    spec: Object, around: ReviewContext, floor: Settings, verdict: Verdict
 ) -> None:
     try:
         found = await around.parameters(spec)
     except ApiError:
         raise
-    except PenstockError as error:  # the node would fail later, and a claim cannot be changed
+    except PenstockError as error:  # a claim cannot change, so it would fail on its node later
         verdict.refuse_for(error)
         return
     refused = set()
     for said in found:
-        # Parameters in the class are an administrator's: they override the chart's values.
-        allowed = Parameters(
-            measured=said.by_class.measured or floor.measured,
-            grace_ns=floor.grace_ns if said.by_class.grace_ns is None else said.by_class.grace_ns,
-        )
-        refused |= set(said.by_claim.milder_than(allowed))
+        # Administrators write the class, so its parameters override the chart's values.
+        refused |= set(milder_than(said.by_claim, said.by_class.over(floor)))
     for what, most in sorted(refused):
         verdict.refuse(
-            f"the claim's parameters say {what}",
-            f"here it is {most}: what follows on excess is for administrators to say",
+            f"the claim's parameters set {what}",
+            f"administrators of this cluster allow {most}",
             "leave it out, or ask for a DeviceClass or a QuotaPolicy that sets it",
         )
 
@@ -90,10 +87,10 @@ async def _parameters(
 def _capacity(
     where: str, name: str, value: object, around: ReviewContext, verdict: Verdict
 ) -> None:
-    what = f"{where} asks for capacity {name}: {value}"
+    what = f"{where} requests capacity {name}: {value}"
     if name not in CAPACITIES:
         near = nearest(name, CAPACITIES) or (CORES_PERMILLE if name == "cores" else None)
-        fix = f"did you mean {near}?" if near else f"there are {' and '.join(CAPACITIES)}"
+        fix = f"did you mean {near}?" if near else f"use {' or '.join(CAPACITIES)}"
         verdict.refuse(what, "devices have no such capacity", fix)
         return
     try:
@@ -102,18 +99,19 @@ def _capacity(
         verdict.refuse(what, str(error), "write it like 40Gi or 300")
         return
     if exact <= 0:
-        verdict.refuse(what, "that is nothing", f"ask for more, or leave {name} out")
+        verdict.refuse(what, "it must be greater than zero", f"request more, or leave {name} out")
     elif name == CORES_PERMILLE and (exact > FULL_DEVICE_PERMILLE or exact.denominator != 1):
         verdict.refuse(
-            what, f"cores are whole permille of one device, 1 to {FULL_DEVICE_PERMILLE}",
-            "for more than one device ask for a count",
+            what, f"it must be a whole number of permille, 1 to {FULL_DEVICE_PERMILLE}",
+            "for more than one device request a count",
         )  # fmt: skip
     elif name == MEMORY and exact < LEAST_MEMORY_BYTES:
-        verdict.refuse(what, f"that is {exact} bytes", f"write it with its unit, such as {value}Gi")
+        fix = f"write it with its unit, such as {value}Gi"
+        verdict.refuse(what, f"that is only {exact} bytes", fix)
     elif name == MEMORY and exact > MAX_MEMORY_BYTES:  # the scheduler would count it as zero
-        verdict.refuse(what, f"memory is at most {MAX_MEMORY_BYTES} bytes", "ask for less")
+        verdict.refuse(what, f"the maximum is {MAX_MEMORY_BYTES} bytes", "request less")
     elif name == MEMORY and (largest := around.largest()) and exact > largest[0]:
         verdict.warnings.append(
-            f"{where} asks for more memory than any device here has "
+            f"{where} requests more memory than any device here has "
             f"({human_memory(largest[0], down=True)}): it waits for a node that has it"
         )

@@ -21,16 +21,17 @@ from penstock.kube.objects.names import (
     RUNNING,
     SCHEDULER,
 )
-from penstock.kube.objects.opaque_parameters import Parameters, strictest
+from penstock.kube.objects.opaque_parameters import milder_than
 from penstock.kube.objects.privileges import privileged, runtime_apart
 from penstock.kube.objects.resource_request import asked, containers, read_request
 from penstock.kube.webhook.amount_bounds import bound_asks, bound_claim, filled
 from penstock.kube.webhook.author_warnings import misspelt, more_devices
 from penstock.kube.webhook.capabilities import review_powers
-from penstock.kube.webhook.policy_warnings import Behaviour, bound_for
+from penstock.kube.webhook.policy_warnings import annotate, bound_for, terms_of
 from penstock.kube.webhook.suspension_warnings import deadlines
 from penstock.kube.webhook.verdict import Verdict, pointer
 from penstock.model import PenstockError, human_memory, listing, nearest
+from penstock.policy.resolve import strictest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -54,10 +55,10 @@ async def review_new(
     *,
     job_deadline_s: object = None,
 ) -> Verdict:
-    """Reviews a new Pod; `job_deadline_s`: deadline of the Job that creates it.
+    """Reviews a new Pod; `job_deadline_s` is the deadline of the Job that creates it, if any.
 
     Raises:
-        ApiError: an object that it refers to cannot be looked up.
+        ApiError: an object that the Pod refers to cannot be looked up.
     """
     verdict = Verdict()
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
@@ -72,9 +73,9 @@ async def review_new(
         return verdict
     if by_resources and by_claims:
         verdict.refuse(
-            f"the Pod has the claim {next(iter(by_claims))} and asks for penstock.io/… resources",
-            "they are two ways to one thing, and a node is served by one of them",
-            "keep the claim where nodes publish ResourceSlices, else the resources",
+            f"the Pod has the claim {next(iter(by_claims))} and requests penstock.io/… resources",
+            "both request shares of devices, and each node serves only one of the two ways",
+            "keep the claim if nodes publish ResourceSlices, otherwise the resources",
         )
     request = _amounts(pod, verdict)
     _placing(pod, scheduler if by_resources else "", verdict)
@@ -82,7 +83,7 @@ async def review_new(
     review_powers(pod, verdict)
     verdict.warnings += misspelt(annotations)
     bound = bound_for(pod, namespace, around, verdict)
-    behaviour = Behaviour.of(annotations, bound, verdict)
+    terms = terms_of(annotations, bound, verdict)
     if bound:
         bound_asks(request.asks if request else (), bound, verdict)
         await _bound_claims(by_claims, bound, around, verdict)
@@ -90,27 +91,30 @@ async def review_new(
         return verdict
     if request:
         _warn(request, bound, around, verdict)
-    if behaviour.may_suspend or await _claims_may_suspend(by_claims, bound, around):
+    if terms.measured == "suspend" or await _claims_may_suspend(by_claims, bound, around):
         verdict.warnings += deadlines(pod, frozenset(by_claims), job_deadline_s)
     verdict.patch += _fill(pod, scheduler if by_resources else "", bound)
     if by_resources:
-        verdict.patch += behaviour.patch(pod)
+        verdict.patch += annotate(pod, terms)
     return verdict
 
 
 def _claims_first(missing: Iterable[str], around: ReviewContext, verdict: Verdict) -> None:
-    """Refuses missing claims: an existing Pod can get neither limits nor its readiness gate."""
+    """Refuses a Pod whose claim is missing.
+
+    If the claim came later, the existing Pod could get neither limits nor its readiness gate.
+    """
     for name in missing:
-        if around.has_other_drivers:  # the claim may be for one of them, and does not concern us
+        if around.has_other_drivers:  # the claim may be for one of them, and not concern us
             verdict.warnings.append(
-                f"the Pod's claim {name} is not there yet: should it be for {GROUP}, the Pod will "
-                "not be started; make such a claim before its Pod"
+                f"the Pod's claim {name} does not exist yet: if it will be for {GROUP}, the Pod "
+                "will not start; create such a claim before its Pod"
             )
             continue
         verdict.refuse(
-            f"the Pod's claim {name} is not there, nor is the template that it is made from",
-            "what a Pod may have of devices is decided when it is made",
-            "make the claim or the template first",
+            f"neither the Pod's claim {name} nor a template for it exists",
+            "a Pod's claims are checked when the Pod is created",
+            "create the claim or the template first",
         )
 
 
@@ -125,30 +129,32 @@ async def _bound_claims(
         )  # fmt: skip
         with contextlib.suppress(PenstockError):  # reported when the claim was created
             for said in await around.parameters(spec):
-                theirs = Parameters(measured=bound.measured, grace_ns=bound.grace_ns)
-                for what, most in said.by_claim.milder_than(theirs):
+                for what, most in milder_than(said.by_claim, bound.floor):
                     verdict.refuse(
-                        f"claim {name} says {what}", f"{bound} allows {most}",
-                        "create the claim again without it",
+                        f"claim {name} sets {what}", f"{bound} allows {most}",
+                        "create the claim again without this setting",
                     )  # fmt: skip
 
 
 def _goes_nowhere(pod: Object, verdict: Verdict, scheduler: str) -> bool:
-    """Refuses a Pod that requests shares in a way this cluster does not serve; whether it did."""
+    """Refuses a Pod that requests shares in a way this cluster does not serve.
+
+    Returns whether it refused the Pod.
+    """
     for one, _, _ in containers(pod):
         resources = one.get("resources") or {}
         for name in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}:
             if name.startswith(OF_CLASSES) and name.endswith(f".{GROUP}"):
                 verdict.refuse(
-                    f"the Pod asks for {name}",
-                    "Kubernetes turns that into a claim without the quantities you need",
+                    f"the Pod requests {name}",
+                    "Kubernetes turns this resource into a claim without the quantities you need",
                     "create a ResourceClaim",
                 )
                 return True
     if not scheduler:
         verdict.refuse(
-            "the Pod asks for penstock.io/… resources",
-            "this cluster allocates shares by claims alone",
+            "the Pod requests penstock.io/… resources",
+            "this cluster allocates shares only through claims",
             "create a ResourceClaim, or have the chart installed with way: both",
         )
     return not scheduler
@@ -159,12 +165,12 @@ def _not_yet(annotations: Mapping[str, str], verdict: Verdict) -> None:
     for name in (PLACED, HELD):
         if name in annotations:
             verdict.refuse(
-                f"annotation {name}", "only the scheduler says which devices a Pod has",
-                "leave it out",
+                f"annotation {name} is not allowed",
+                "only the scheduler decides which devices a Pod gets", "leave it out",
             )  # fmt: skip
     if RESIZE in annotations:
         verdict.refuse(
-            f"annotation {RESIZE}", "it resizes a running Pod, and this one is new",
+            f"annotation {RESIZE} is not allowed", "it resizes a running Pod, and this Pod is new",
             "write the quantities under limits",
         )  # fmt: skip
 
@@ -176,22 +182,22 @@ def review_change(old: Object, new: Object, user: str, scheduler_user: str) -> V
     for name in (PLACED, HELD):
         if was.get(name) != now.get(name) and user != scheduler_user:
             verdict.refuse(
-                f"annotation {name} is not to be changed by {user}",
-                "it records the allocated shares of devices; only the scheduler writes it",
-                f"leave it as it is; to resize a Pod write {RESIZE}, to move a Pod delete it",
+                f"annotation {name} cannot be changed by {user}",
+                "it records the allocated shares of devices, and only the scheduler writes it",
+                f"leave it as it is; to resize the Pod, set {RESIZE}; to move the Pod, delete it",
             )
     for name in KEPT:
         if was.get(name) != now.get(name):
             verdict.refuse(
-                f"annotation {name} is not to be changed",
-                "it records its QuotaPolicy as of the Pod's creation",
-                "leave it as it is; for another policy create the Pod again",
+                f"annotation {name} cannot be changed",
+                "it records a setting of the QuotaPolicy as of the Pod's creation",
+                "leave it as it is; for another policy, create the Pod again",
             )
     if ((old.get("metadata") or {}).get("labels") or {}).get(MANAGED) != "true":
         return verdict
     if ((new.get("metadata") or {}).get("labels") or {}).get(MANAGED) != "true":
         verdict.refuse(
-            f"label {MANAGED} is not to be changed", "drains find Pods with shares by it",
+            f"label {MANAGED} cannot be changed", "drains use it to find Pods with shares",
             "leave it as it is",
         )  # fmt: skip
     for refusal in privileged(new):
@@ -200,14 +206,14 @@ def review_change(old: Object, new: Object, user: str, scheduler_user: str) -> V
 
 
 def review_binding(binding: Object, user: str, scheduler_user: str) -> Verdict:
-    """Reviews a Binding that is about to be posted."""
+    """Reviews a new Binding."""
     verdict = Verdict()
     annotations = (binding.get("metadata") or {}).get("annotations") or {}
     written = [name for name in (PLACED, HELD, *KEPT) if name in annotations]
     if written and user != scheduler_user:
         verdict.refuse(
-            f"a Binding with {written[0]} by {user}",
-            "only the scheduler says which devices a Pod has", "leave the Pod to its scheduler",
+            f"a Binding by {user} has the annotation {written[0]}",
+            "only the scheduler decides which devices a Pod gets", "leave the Pod to its scheduler",
         )  # fmt: skip
     return verdict
 
@@ -220,15 +226,15 @@ def _amounts(pod: Object, verdict: Verdict) -> Request | None:
             if name not in RESOURCES:
                 near = MEANT.get(name.partition("/")[2]) or nearest(name, RESOURCES)
                 verdict.refuse(
-                    f"container {one.get('name')} asks for {name}",
+                    f"container {one.get('name')} requests {name}",
                     "there is no such resource",
-                    f"did you mean {near}?" if near else f"there are {listing(sorted(RESOURCES))}",
+                    f"did you mean {near}?" if near else f"use {listing(sorted(RESOURCES))}",
                 )
             elif name in requests and requests[name] != limits.get(name):
                 verdict.refuse(
                     f"container {one.get('name')} requests {name}: {requests[name]}, with a limit "
                     f"of {limits.get(name, 'nothing')}",
-                    "a share of a device is a quota: both must be equal",
+                    "a share of a device is a quota, so both must be equal",
                     "write it once, under limits",
                 )
     try:
@@ -242,13 +248,13 @@ def _placing(pod: Object, scheduler: str, verdict: Verdict) -> None:
     spec = pod.get("spec") or {}
     if spec.get("nodeName"):
         verdict.refuse(
-            f"the Pod names node {spec['nodeName']}", "no scheduler would choose its devices",
+            f"the Pod names node {spec['nodeName']}", "so no scheduler would choose its devices",
             "use nodeSelector: kubernetes.io/hostname, and leave nodeName to the scheduler",
         )  # fmt: skip
     wanted = spec.get("schedulerName") or DEFAULT_SCHEDULER
     if scheduler and wanted not in {DEFAULT_SCHEDULER, scheduler}:
         verdict.refuse(
-            f"the Pod names the scheduler {wanted}", "that one cannot place shares of devices",
+            f"the Pod names the scheduler {wanted}", "it cannot place shares of devices",
             f"leave schedulerName out, or write {scheduler}",
         )  # fmt: skip
 
@@ -264,7 +270,7 @@ async def _privileges(pod: Object, around: ReviewContext, verdict: Verdict) -> N
 async def _claims_may_suspend(
     claims: dict[str, Object], bound: Bound | None, around: ReviewContext
 ) -> bool:
-    theirs = bound.measured if bound else None
+    theirs = bound.floor.measured if bound else None
     try:
         for spec in claims.values():
             for one in await around.parameters(spec):
@@ -285,28 +291,30 @@ def _warn(request: Request, bound: Bound | None, around: ReviewContext, verdict:
         name = f"container {ask.container}"
         if ask.cores_permille is None and ask.tflops is None and not has_cores:
             verdict.warnings.append(
-                f"{name} says no {RESOURCE_CORES}: it gets all of a device's compute"
+                f"{name} does not set {RESOURCE_CORES}: it gets all of a device's compute"
             )
         if ask.memory_bytes is None and not has_memory:
-            verdict.warnings.append(f"{name} says no {RESOURCE_MEMORY}: it gets all of a device's")
+            verdict.warnings.append(
+                f"{name} does not set {RESOURCE_MEMORY}: it gets all of a device's memory"
+            )
         verdict.warnings += more_devices(name, ask.count, around.most_devices())
         if largest is None:
             continue
         memory_bytes, tflops = largest
         if ask.memory_bytes is not None and ask.memory_bytes > memory_bytes:
             verdict.warnings.append(
-                f"{name} asks for more memory than any device here has "
+                f"{name} requests more memory than any device here has "
                 f"({human_memory(memory_bytes, down=True)}): it waits for a node that has it"
             )
         if ask.tflops is not None and tflops and ask.tflops > tflops:
             verdict.warnings.append(
-                f"{name} asks for more {RESOURCE_TFLOPS} than any device here has ({tflops:g}): "
+                f"{name} requests more {RESOURCE_TFLOPS} than any device here has ({tflops:g}): "
                 "it waits for a node that has them"
             )
 
 
 def _fill(pod: Object, scheduler: str, bound: Bound | None) -> Iterator[Object]:
-    """Patches for what the Pod omits. Kubernetes requires a request next to each limit."""
+    """Yields patches for what the Pod omits. Kubernetes requires a request next to each limit."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     if "labels" not in metadata:
         yield {"op": "add", "path": "/metadata/labels", "value": {MANAGED: "true"}}

@@ -1,17 +1,18 @@
-"""Policy annotations of a Pod: the QuotaPolicy it names, its mode, and what follows on excess."""
+"""Policy annotations of a Pod: the QuotaPolicy that it names, its mode, and its enforcement."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.kube.objects.names import GRACE, MODE, ON_EXCEED, POLICY
+from penstock.kube.objects.names import KEPT, MODE, POLICY
+from penstock.kube.objects.terms_annotations import write_terms
 from penstock.kube.quota.policies import holding
 from penstock.kube.quota.policy_bounds import bound_of
 from penstock.kube.webhook.verdict import pointer
 from penstock.model import PenstockError, nearest
-from penstock.model.limits import MODES
-from penstock.model.quantity import format_duration
+from penstock.model.terms import DEFAULT_MODE, MODES
+from penstock.policy.resolve import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +26,7 @@ MOST_NAMES = 5
 
 
 def bound_for(pod: Object, namespace: str, around: ReviewContext, verdict: Verdict) -> Bound | None:
-    """The bound that holds for a Pod; refuses it if a policy is missing or not valid.
+    """The bound that applies to a Pod; refuses the Pod if a policy is missing or not valid.
 
     Raises:
         ApiError: the policies are not known yet.
@@ -40,7 +41,8 @@ def bound_for(pod: Object, namespace: str, around: ReviewContext, verdict: Verdi
             near = nearest(named, names)
             have = f"but {near}" if near else f"it has {', '.join(names[:MOST_NAMES]) or 'none'}"
             why = f"namespace {namespace} has no such QuotaPolicy, {have}"
-        verdict.refuse(f"annotation {POLICY}: {named}", why, "name one that is there, or none")
+        fix = "name an existing policy, or leave the annotation out"
+        verdict.refuse(f"invalid annotation {POLICY}: {named}", why, fix)
         return None
     try:
         return bound_of(holding(policies or (), metadata.get("labels") or {}, named or ""))
@@ -49,57 +51,43 @@ def bound_for(pod: Object, namespace: str, around: ReviewContext, verdict: Verdi
         return None
 
 
-@dataclass(frozen=True)
-class Behaviour:
-    """How a share by extended resources behaves; empty: not set. Claims have parameters instead."""
+def terms_of(annotations: Mapping[str, str], bound: Bound | None, verdict: Verdict) -> Settings:
+    """The terms of shares by extended resources, from the Pod's annotations and its policy.
 
-    mode: str
-    on_exceed: str = ""
-    grace: str = ""
-
-    @property
-    def may_suspend(self) -> bool:
-        """Whether enforcement may suspend the share."""
-        return self.on_exceed == "suspend"
-
-    @classmethod
-    def of(cls, annotations: Mapping[str, str], bound: Bound | None, verdict: Verdict) -> Behaviour:
-        """The behaviour by the Pod's annotations, and by its policy for those it omits.
-
-        Only the policy decides what follows on excess: a user who could change that would have no
-        quota.
-        """
-        mode = annotations.get(MODE, "")
-        if MODE in annotations and mode not in MODES:
-            verdict.refuse(
-                f"annotation {MODE}: {mode}", "there is no such mode", "strict or elastic"
-            )
-        if bound is None:
-            for name in (ON_EXCEED, GRACE):
-                if name in annotations:
-                    verdict.refuse(
-                        f"annotation {name}",
-                        "what follows on excess is a QuotaPolicy's to say, and none holds here",
-                        "leave it out, or ask for a policy that selects the Pod",
-                    )
-            return cls(mode)
-        theirs = {ON_EXCEED: str(bound.measured), GRACE: format_duration(bound.grace_ns)}
-        for name, word in theirs.items():
-            said = annotations.get(name, word)
-            if said != word:
+    Only the policy decides how an exceeded quota is enforced, because a user who could change that
+    would have no quota. Claims have parameters instead of annotations.
+    """
+    said = annotations.get(MODE, "")
+    mode = next((one for one in MODES if one == said), None)
+    if MODE in annotations and mode is None:
+        fix = "write strict or elastic"
+        verdict.refuse(f"invalid annotation {MODE}: {said}", "there is no such mode", fix)
+    if bound is None:
+        for name in KEPT:
+            if name in annotations:
                 verdict.refuse(
-                    f"annotation {name}: {said[:60]}", f"{bound} says {word}", "leave it out"
+                    f"annotation {name} is not allowed",
+                    "only a QuotaPolicy sets this, and none applies to the Pod",
+                    "leave it out, or ask an administrator for a policy that selects the Pod",
                 )
-        usual = "" if bound.mode == "strict" else bound.mode
-        return cls(mode or usual, theirs[ON_EXCEED], theirs[GRACE])
+        return Settings(mode)
+    for name, word in write_terms(bound.floor).items():
+        said = annotations.get(name, word)
+        if said != word:
+            verdict.refuse(
+                f"invalid annotation {name}: {said[:60]}", f"{bound} sets {word}", "leave it out"
+            )
+    usual = None if bound.mode == DEFAULT_MODE else bound.mode
+    return replace(bound.floor, mode=mode or usual)
 
-    def patch(self, pod: Object) -> Iterator[Object]:
-        """Patches for the annotations that the Pod does not have yet."""
-        there = (pod.get("metadata") or {}).get("annotations")
-        said = {MODE: self.mode, ON_EXCEED: self.on_exceed, GRACE: self.grace}
-        missing = {name: word for name, word in said.items() if word and name not in (there or {})}
-        if missing and there is None:
-            yield {"op": "add", "path": "/metadata/annotations", "value": missing}
-            return
-        for name, word in missing.items():
-            yield {"op": "add", "path": pointer("metadata", "annotations", name), "value": word}
+
+def annotate(pod: Object, terms: Settings) -> Iterator[Object]:
+    """Yields patches for the annotations that the Pod does not have yet."""
+    there = (pod.get("metadata") or {}).get("annotations")
+    written = write_terms(terms)
+    missing = {name: word for name, word in written.items() if name not in (there or {})}
+    if missing and there is None:
+        yield {"op": "add", "path": "/metadata/annotations", "value": missing}
+        return
+    for name, word in missing.items():
+        yield {"op": "add", "path": pointer("metadata", "annotations", name), "value": word}

@@ -1,7 +1,7 @@
 """Publishes the webhook's certificates in a Secret, and completes its webhook configurations.
 
-The configurations hold the authority that the API server trusts, the secret word in the paths that
-identifies the API server, and a condition that skips claims for other drivers.
+The configurations contain the certificate authority that the API server trusts, a secret word in
+the paths, which only the API server knows, and a condition that skips claims for other drivers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SECRETS = Kind("v1", "secrets")
-CONFIGURATIONS = {  # with the first part of their paths
+CONFIGURATIONS = {  # each with the first part of its paths
     Kind("admissionregistration.k8s.io/v1", plural, namespaced=False): act
     for plural, act in (
         ("mutatingwebhookconfigurations", MUTATE), ("validatingwebhookconfigurations", VALIDATE),
@@ -54,9 +54,9 @@ class Places:
 
 
 class Publisher:
-    """One of several replicas that maintain the same Secret; after a conflict it reads again.
+    """One of several replicas that maintain the same Secret, and reread it after a conflict.
 
-    It calls `use` with certificates for the server, once the API server trusts them.
+    Calls `use` with certificates for the server once the API server trusts them.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Publisher:
         look_s: float = LOOK_S,
         others: Callable[[], set[str] | None] = lambda: None,
     ) -> None:
-        """`others`: returns the device classes of other drivers; None: not known yet."""
+        """`others` returns the device classes of other drivers, or None if not known yet."""
         self._api = api
         self._places = places
         self._use = use
@@ -80,12 +80,12 @@ class Publisher:
         self._others = others
         self._due = asyncio.Event()
         self.word = ""
-        """The last part of the paths that the API server requests; empty: not known yet."""
+        """The last part of the paths that the API server requests; empty if not known yet."""
         self.problem = "its certificates are not published yet"
-        """Why the API server may not trust this server; empty: it does."""
+        """Why the API server may not trust this server yet; empty if it does."""
 
     def wake(self) -> None:
-        """Triggers a check now."""
+        """Triggers a check at once."""
         self._due.set()
 
     async def run(self) -> None:
@@ -101,13 +101,13 @@ class Publisher:
         try:
             await self.look()
         except ApiError as error:
-            if error.status != 409:  # another replica was quicker
+            if error.status != 409:  # 409: another replica was quicker
                 self._report("certificates-not-published", why=str(error))
             return RETRY_S
         return self._look_s
 
     async def look(self) -> None:
-        """Checks once: makes, renews or publishes what is due; raises `ApiError`."""
+        """Checks once, and creates, renews or publishes what is due. Raises `ApiError`."""
         stored = await self._stored()
         current = _read(stored)
         if current is None:
@@ -115,8 +115,8 @@ class Publisher:
             await self._write(stored, current, "made")
             stored = await self._stored()
         self.word = await self._worded(stored)
-        # Publish the authority first: certificates renewed below are not used before the next
-        # check.
+        # The authority is published before its certificates are used. So certificates signed by a
+        # new authority are not used before the next check.
         published = await self._publish(current.trusted)
         self._use(current)
         self.problem = "" if published else "its webhook configurations are not there"
@@ -136,7 +136,7 @@ class Publisher:
                 self._use(renewed)
 
     async def _worded(self, stored: Object | None) -> str:
-        """The word in the Secret; creates it if there is none."""
+        """The secret word, which is created if the Secret has none."""
         data = (stored or {}).get("data") or {}
         with contextlib.suppress(ValueError):
             found = base64.b64decode(data.get(WORD) or "", validate=True).decode("ascii")
@@ -215,8 +215,8 @@ class Publisher:
 
 
 def _not_of(classes: set[str]) -> str:
-    """CEL expression: some request of the claim (or template) names a class beyond these."""
-    names = json.dumps(sorted(classes)[:MOST_NAMES])  # CEL reads what JSON writes
+    """A CEL expression that is true if a claim or template also names a class other than these."""
+    names = json.dumps(sorted(classes)[:MOST_NAMES])  # a JSON list of strings is also valid CEL
     return (
         "(has(object.spec.spec) ? object.spec.spec : object.spec).?devices.?requests.orValue([])"
         f".exists(r, has(r.exactly) ? !(r.exactly.deviceClassName in {names})"

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
     from penstock.kube.objects.api_client import Object
     from penstock.kube.objects.node_devices import NodeDevice
-    from penstock.kube.objects.placement import Placement, Share
+    from penstock.kube.objects.placement import Placement
     from penstock.kube.quota.policy_bounds import Bound
     from penstock.kube.webhook.review_context import ReviewContext
+    from penstock.model.share import Share
 
 
 async def review_resize(old: Object, new: Object, namespace: str, around: ReviewContext) -> Verdict:
-    """Reviews the resize of a Pod; raises `ApiError` if its objects cannot be looked up."""
+    """Reviews the resize of a Pod. Raises `ApiError` if related objects cannot be looked up."""
     verdict = Verdict()
     annotations = (new.get("metadata") or {}).get("annotations") or {}
     before = ((old.get("metadata") or {}).get("annotations") or {}).get(RESIZE)
@@ -40,12 +41,14 @@ async def review_resize(old: Object, new: Object, namespace: str, around: Review
         if (await around.claims_of(new, namespace)).ours:
             verdict.warnings.append(CLAIMS_DO_NOT_CHANGE)
         else:
-            verdict.refuse(f"annotation {RESIZE}", "the Pod has no vGPU", "leave it out")
+            what = f"annotation {RESIZE} is not allowed"
+            verdict.refuse(what, "the Pod has no vGPU", "leave it out")
         return verdict
     if not annotations.get(PLACED):
         verdict.refuse(
-            f"annotation {RESIZE}", "the Pod has no device yet, so nothing can grow or shrink",
-            "wait until it is placed, or create it again with other limits",
+            f"annotation {RESIZE} is not allowed yet",
+            "the Pod has no device yet, so nothing can grow or shrink",
+            "wait until the Pod is placed, or create it again with other limits",
         )  # fmt: skip
         return verdict
     try:
@@ -65,7 +68,7 @@ async def review_resize(old: Object, new: Object, namespace: str, around: Review
 
 
 def _growing(before: Placement, after: Placement) -> Iterator[tuple[str, str, Share, Share]]:
-    """Yields container, device, present share and requested share."""
+    """Yields container, device, current share and requested share of each share that changes."""
     for container, shares in after.items():
         for uuid, share in shares.items():
             was = before[container][uuid]
@@ -81,15 +84,15 @@ def _larger_than(
         if device is not None and share.memory_bytes > device.memory_bytes:
             most = human_memory(device.memory_bytes, down=True)
             yield (
-                f"container {container} asks for {human_memory(share.memory_bytes)} of {uuid}",
-                f"the device has {most}", "ask for less: a running Pod keeps its devices",
+                f"container {container} requests {human_memory(share.memory_bytes)} of {uuid}",
+                f"the device has {most}", "request less: a running Pod keeps its devices",
             )  # fmt: skip
 
 
 def _beyond(
     before: Placement, after: Placement, devices: dict[str, NodeDevice], bound: Bound
 ) -> Iterator[tuple[str, str, str]]:
-    """Yields shares that would grow beyond the policy. An older share may exceed it already."""
+    """Yields shares that would grow beyond the policy, which an older share may exceed already."""
     for container, uuid, was, share in _growing(before, after):
         cores = bound.cores_permille
         device = devices.get(uuid)
@@ -98,15 +101,15 @@ def _beyond(
                 cores = cores_from_tflops(bound.tflops, device.tflops)
             except QuantityError:  # more than the device has
                 cores = None
-        fix = "ask for less, or change the policy"
+        fix = "request less, or change the policy"
         most_bytes = bound.memory_bytes
         if most_bytes is not None and share.memory_bytes > max(was.memory_bytes, most_bytes):
             yield (
-                f"container {container} asks for {human_memory(share.memory_bytes)} of a device",
+                f"container {container} requests {human_memory(share.memory_bytes)} of a device",
                 f"{bound} allows {human_memory(most_bytes, down=True)}", fix,
             )  # fmt: skip
         if cores is not None and share.cores_permille > max(was.cores_permille, cores):
             yield (
-                f"container {container} asks for {format_cores(share.cores_permille)} % of time",
+                f"container {container} requests {format_cores(share.cores_permille)} % of time",
                 f"{bound} allows {format_cores(cores)} %", fix,
             )  # fmt: skip

@@ -18,8 +18,8 @@ from penstock.model import PenstockError, listing
 
 if TYPE_CHECKING:
     from penstock.kube.objects.node_devices import NodeDevice
-    from penstock.kube.objects.opaque_parameters import Parameters
     from penstock.kube.quota.policies import Policy
+    from penstock.policy.resolve import Settings
 
 TEMPLATES = Kind("resource.k8s.io/v1", "resourceclaimtemplates")
 CLASSES = Kind("resource.k8s.io/v1", "deviceclasses", namespaced=False)
@@ -31,24 +31,27 @@ class Said:
     """The parameters of one request of a claim: those of its class, and the claim's own."""
 
     request: str
-    by_class: Parameters
-    by_claim: Parameters
+    by_class: Settings
+    by_claim: Settings
 
 
 @dataclass
 class PodClaims:
-    """A Pod's claims, by the names that the Pod uses for them."""
+    """A Pod's claims, under the names that the Pod uses for them."""
 
     ours: dict[str, Object] = field(default_factory=dict)  # specs of claims for our devices
-    missing: list[str] = field(default_factory=list)  # neither claim nor template exists yet
+    missing: list[str] = field(default_factory=list)  # neither the claim nor its template exists
 
 
 class ReviewContext:
-    """Looks up objects. Raises `ApiError` if the API server does not answer: then nothing passes.
+    """Looks up objects for reviews.
 
     Nodes, policies and device classes are cached, so that a review costs the API server one request
-    per claim of a Pod. An unknown class is requested, as it may be new. A cache of `classes` may be
-    shared; its owner runs it then.
+    per claim of a Pod. An unknown class is requested, as it may be new. If a cache of `classes` is
+    passed, its owner runs it.
+
+    Every method that requests an object raises `ApiError` if the API server does not respond, so
+    that nothing is admitted unchecked.
     """
 
     def __init__(self, api: Api, classes: Cache[DeviceClass] | None = None) -> None:
@@ -64,7 +67,7 @@ class ReviewContext:
         await asyncio.gather(*followed, *([self.classes.run()] if self._runs_classes else []))
 
     def unready(self) -> str:
-        """Why it cannot serve reviews yet; empty: it can."""
+        """Why it cannot serve reviews yet; empty if it can."""
         for name, is_known in (
             ("policies", self._policies.is_ready or self._policies.is_unserved),
             ("device classes", self.classes.is_ready or self.classes.is_unserved),
@@ -74,7 +77,7 @@ class ReviewContext:
         return ""
 
     def policies(self, namespace: str) -> list[Policy] | None:
-        """The QuotaPolicies of a namespace; None: this cluster has none."""
+        """The QuotaPolicies of a namespace; None if the cluster does not have this resource."""
         if self._policies.is_unserved:
             return None
         if not self._policies.is_ready:
@@ -85,12 +88,12 @@ class ReviewContext:
         return [one for (where, _), one in self._policies.objects.items() if where == namespace]
 
     def devices_of(self, node: str) -> dict[str, NodeDevice]:
-        """The devices that a node reports, by UUID; empty if they are not known here."""
+        """The devices that a node reports, by UUID; empty if they are not known."""
         seen = self._nodes.objects.get(("", node))
         return {one.uuid: one for one in seen or ()}
 
     async def runtime(self, name: str) -> Object | None:
-        """The RuntimeClass; None: it does not exist, and the API server refuses such a Pod."""
+        """The RuntimeClass; None if it does not exist, in which case the API server refuses."""
         return await find(self._api, RUNTIME_CLASSES, name)
 
     async def claims_of(self, pod: Object, namespace: str) -> PodClaims:
@@ -106,7 +109,7 @@ class ReviewContext:
         return found
 
     async def parameters(self, claim_spec: Object) -> list[Said]:
-        """The parameters of each request of a claim; raises `PenstockError` for invalid ones."""
+        """The parameters of each request of a claim. Raises `PenstockError` if any is invalid."""
         configs = [
             {**one, "source": "FromClaim"}
             for one in (claim_spec.get("devices") or {}).get("config") or []
@@ -128,17 +131,18 @@ class ReviewContext:
         """The device classes of a claim that allocate our devices.
 
         A class that names no driver counts as ours if no other driver has a class in the cluster.
-        Otherwise this is unknown until the claim is allocated, and the node checks the result.
+        If another driver has one, the class does not count: whose devices it allocates is unknown
+        until the claim is allocated, and then the node checks the result.
         """
         sure = {"ours"} if self.has_other_drivers else {"ours", "anybody's"}
         found = await self.classes_of(claim_spec)
         return {name for name, known in found.items() if known.whose in sure}
 
     async def classes_of(self, claim_spec: Object) -> dict[str, DeviceClass]:
-        """The device classes that a claim names; one that does not exist allocates nothing.
+        """The device classes that a claim names. A class that does not exist allocates nothing.
 
         Raises:
-            PenstockError: too many of them do not exist: each takes a request.
+            PenstockError: too many of these classes do not exist, as each costs a request.
         """
         names = {str(one.get("deviceClassName")) for one in asked_devices(claim_spec)}
         found = {name: known for name in names if (known := self.classes.objects.get(("", name)))}
@@ -146,7 +150,7 @@ class ReviewContext:
         if len(unknown) > MOST_UNKNOWN:
             raise PenstockError(
                 f"the claim names {len(unknown)} device classes that do not exist",
-                listing(unknown), "name those of `kubectl get deviceclasses`",
+                listing(unknown), "use classes that `kubectl get deviceclasses` lists",
             )  # fmt: skip
         for name in unknown:
             found[name] = await self._class(name)
@@ -164,13 +168,13 @@ class ReviewContext:
         return any(one.whose == "theirs" for one in self.classes.objects.values())
 
     def other_classes(self) -> set[str] | None:
-        """The device classes of other drivers; None: not known yet."""
+        """The device classes of other drivers; None if not known yet."""
         if not self.classes.is_ready:
             return None
         return {name for (_, name), one in self.classes.objects.items() if one.whose == "theirs"}
 
     def largest(self) -> tuple[int, float] | None:
-        """Memory and TFLOPS of the cluster's largest devices; None: not known, or none."""
+        """The largest memory and the largest TFLOPS of all devices; None if no device is known."""
         if not self._nodes.is_ready:
             return None
         found = [one for node in self._nodes.objects.values() for one in node]
@@ -179,7 +183,7 @@ class ReviewContext:
         return max(one.memory_bytes for one in found), max(one.tflops or 0 for one in found)
 
     def most_devices(self) -> int | None:
-        """The largest number of devices on one node; None: not known, or no node has any."""
+        """The largest number of devices on one node; None if unknown, or no node has devices."""
         if not self._nodes.is_ready:
             return None
         return max((len(node) for node in self._nodes.objects.values()), default=0) or None
@@ -195,9 +199,9 @@ class ReviewContext:
 
 
 def asked_devices(claim_spec: Object) -> list[Object]:
-    """Every request of a claim, or each of its alternatives.
+    """Every request of a claim, or each alternative of a request.
 
-    `reference` is its name in configurations: "main", or "main/small" for an alternative.
+    Its `reference` is the name that configurations use: "main", or "main/small" for an alternative.
     """
     found: list[Object] = []
     for request in (claim_spec.get("devices") or {}).get("requests") or []:
@@ -217,5 +221,5 @@ def _devices(node: Object) -> tuple[NodeDevice, ...] | None:
     """The devices that a Node reports, in either allocation mode."""
     try:
         return tuple(read_devices((node["metadata"].get("annotations") or {}).get(DEVICES, "[]")))
-    except PenstockError:  # the agent on that node reports it
+    except PenstockError:  # the agent on the node reports this
         return None

@@ -19,8 +19,8 @@ def deadlines(pod: Object, claims: frozenset[str], job_deadline_s: object = None
 
     Args:
         pod: The Pod as requested.
-        claims: The claims for our devices, by the Pod's names for them.
-        job_deadline_s: Deadline of the Job that creates the Pod.
+        claims: The Pod's names for its claims on our devices.
+        job_deadline_s: Deadline of the Job that creates the Pod, if any.
     """
     spec = pod.get("spec") or {}
     for one, _, _ in containers(pod):
@@ -37,6 +37,6 @@ def deadlines(pod: Object, claims: frozenset[str], job_deadline_s: object = None
     for where, seconds in (("the Pod", spec.get("activeDeadlineSeconds")), ("Job", job_deadline_s)):
         if seconds is not None:
             yield (
-                f"activeDeadlineSeconds of {where} ({seconds}) goes on while the share is "
-                "suspended: give it room for that, or leave it out"
+                f"activeDeadlineSeconds of {where} ({seconds}) keeps counting while the share is "
+                "suspended: allow extra time for that, or leave it out"
             )

@@ -1,7 +1,7 @@
 """Template review: warns authors of workloads whose Pods with shares would be refused.
 
-Only warnings: people see them at `kubectl apply`, but not the messages about a Pod that a
-controller creates. Each Pod is still reviewed by itself.
+A review of a template only warns. People see these warnings after `kubectl apply`, whereas they do
+not see the messages about Pods that a controller creates. Each Pod is still reviewed on its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TEMPLATED = frozenset({"deployments", "statefulsets", "daemonsets", "jobs", "cro
 async def review_template(
     maker: Object, namespace: str, around: ReviewContext, scheduler: str = SCHEDULER
 ) -> Verdict:
-    """Reviews a Deployment, StatefulSet, DaemonSet, Job or CronJob; raises `ApiError`."""
+    """Reviews a Deployment, StatefulSet, DaemonSet, Job or CronJob. Raises `ApiError`."""
     spec = maker.get("spec") or {}
     spec = (spec.get("jobTemplate") or {}).get("spec") or spec
     found = await review_new(

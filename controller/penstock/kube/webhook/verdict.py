@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Verdict:
-    """With `refusals` the object is refused; without, `patch` (a JSON Patch) is applied to it."""
+    """The result of a review. An object without `refusals` is changed by `patch`, a JSON Patch."""
 
     refusals: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -23,7 +23,7 @@ class Verdict:
         self.refusals.append(f"{what}: {why}; {fix}")
 
     def refuse_for(self, error: PenstockError) -> None:
-        """Adds a refusal with the text of an error."""
+        """Adds the text of an error as a refusal."""
         self.refusals.append(str(error))
 
 

@@ -29,10 +29,10 @@ def app(
 ) -> web.Application:
     """The application with the routes /mutate/WORD, /validate/WORD and probes.
 
-    Every Pod of the cluster can reach this server, and its requests are written into caps. So the
-    paths contain a secret word: only the API server knows it, from configurations that no tenant
-    may read. `word` returns the current one, empty before it is known. None: there is no word, and
-    clients of /mutate and /validate must present a certificate.
+    Every Pod of the cluster can reach this server, whose reviews reserve quantities in caps. So the
+    paths contain a secret word, which only the API server knows, from configurations that no tenant
+    may read. `word` returns the current word, or an empty text until it is known. If it returns
+    None, there is no word, and clients of /mutate and /validate must present a certificate.
     """
 
     async def mutate(http: web.Request) -> web.Response:
@@ -65,10 +65,10 @@ def _answer(body: object) -> web.Response:
 
 
 class Shown:
-    """The certificate for new connections; existing connections keep theirs."""
+    """The certificate for new connections. Existing connections keep the one they began with."""
 
     def __init__(self, client_ca: Path | None = None) -> None:
-        """`client_ca`: authority of the API server's client certificate (PEM).
+        """`client_ca` is a PEM file with the authority of the API server's client certificate.
 
         Raises:
             PenstockError: the file cannot be read.
@@ -89,7 +89,7 @@ class Shown:
         """Uses these certificates from now on."""
         if self._loaded == certificates:
             return
-        # The library takes only files: these are private, and removed at once.
+        # The library reads only files, so these are private and removed at once.
         with tempfile.TemporaryDirectory(prefix="penstock-admit-") as folder:
             certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
             certificate.write_bytes(certificates.server)
@@ -99,9 +99,9 @@ class Shown:
         self._loaded = certificates
 
     def use_files(self, certificate: Path, key: Path) -> bool:
-        """Uses the pair in two files if they changed; returns whether they had changed.
+        """Uses the certificate and key in two files; returns whether the files had changed.
 
-        If only one file of a pair has been written yet, the previous pair stays in use.
+        While only one file of a new pair has been written, the previous pair stays in use.
 
         Raises:
             PenstockError: the files cannot be read, or do not match.
@@ -110,13 +110,14 @@ class Shown:
             found = [(one.stat().st_mtime_ns, one.stat().st_ino) for one in (certificate, key)]
             if found == self._loaded:
                 return False
-            # A mismatched pair would leave the context with neither: try it on another one first.
+            # A mismatched pair would leave the context without a certificate, so it is tried on
+            # another context first.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
             self.context.load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as error:
             raise PenstockError(
                 f"the certificate {certificate} and its key {key} cannot be used", str(error),
-                "write both, PEM",
+                "write both as PEM",
             ) from error  # fmt: skip
         self._loaded = found
         return True

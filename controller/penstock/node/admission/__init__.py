@@ -1,1 +1,1 @@
-"""Admission: decides whether a request for device shares fits with the existing grants."""
+"""Admission: decides whether a request for device shares fits beside the existing grants."""

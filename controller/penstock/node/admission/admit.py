@@ -1,4 +1,4 @@
-"""Turns a request into a grant: chooses devices, and checks shares against what is free."""
+"""Admission of a request: chooses devices, checks the shares, and creates the grant."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from penstock.model import (
     format_cores,
     human_memory,
 )
-from penstock.model.limits import DEFAULT_GRACE_NS, DEFAULT_STEP, Mode, Step
 from penstock.model.names import name_from_command, printable
+from penstock.model.terms import Terms
 from penstock.node.admission.checks import (
     Free,
     check_admission,
@@ -29,10 +29,11 @@ from penstock.node.admission.checks import (
     roomiest,
 )
 from penstock.node.tenants.grant import DeviceGrant, Grant, Lifetime
+from penstock.node.tenants.pool_record import check_not_pools, not_pools, pool_devices
 from penstock.node.tenants.tenant import Tenant, collect, create_tenant, live_grants, tenants_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from penstock.node.tenants.state import State
 
@@ -40,44 +41,39 @@ _Figure = TypeVar("_Figure", int, "int | None")
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(Terms):
     """A request for shares of devices. An unset quantity means all that is free.
 
-    Memory and cores hold one value for all devices, or one for each of `devices`. At most one of
-    `cores_permille` and `tflops` is set.
+    Memory and cores have one value for all devices, or one value for each of `devices`. At most one
+    of `cores_permille` and `tflops` is set.
     """
 
     command: Sequence[str]
     memory_bytes: Sequence[int] | None
     cores_permille: Sequence[int] | None
     tflops: float | None = None
-    mode: Mode = "strict"
-    devices: Sequence[str] = ()  # indexes, UUIDs; none: the roomiest
+    devices: Sequence[str] = ()  # indexes or UUIDs; the devices with the most free if empty
     count: int = 1
     name: str | None = None
     oversubscribe: bool = False
-    policy: str | None = None
-    allow_unknown: bool = False
     record: bool = False
-    # Only in requests to an agent:
-    candidates: Sequence[str] = ()  # devices to choose from if none is named; empty: all
-    user: str | None = None  # the tenant's user; None: the user of this process
+    # The following fields are only set in requests to an agent.
+    candidates: Sequence[str] = ()  # devices to choose from if `devices` is empty; all if empty
+    user: str | None = None  # the tenant's user; None for the user of this process
     uid: int | None = None
     owner_uid: int | None = None
     lifetime: Lifetime = "command"
-    measured: Step = DEFAULT_STEP
-    grace_ns: int = DEFAULT_GRACE_NS
     labels: Mapping[str, str] = field(default_factory=dict)
-    container: bool = False  # for containers only
+    container: bool = False  # the tenant is for containers only
     request_id: str = ""
-    # The request is made for a user to whom the node's limits for users apply.
+    # The value was written by a user to whom the node's limits for users apply.
     bound_measured: bool = False
     bound_grace: bool = False
 
 
 @dataclass
 class Admitted:
-    """A tenant that may start, with notes for its user."""
+    """An admitted tenant that may be started, with notes for its user."""
 
     tenant: Tenant
     grant: Grant
@@ -86,7 +82,7 @@ class Admitted:
 
 
 def admit(state: State, request: Request, source: DeviceBackend) -> Admitted:
-    """Decides on the request and creates the tenant. Raises `PenstockError`, and leaves nothing."""
+    """Checks the request and creates the tenant. Raises `PenstockError`, leaving nothing behind."""
     with state.lock():
         living = collect(state)
         grant, notes = plan(
@@ -96,6 +92,7 @@ def admit(state: State, request: Request, source: DeviceBackend) -> Admitted:
             machine=str(source.machine) if source.machine else None,
             candidates=_candidates(source),
             names=[tenant.name for tenant in tenants_of(state)],
+            owned=pool_devices(state),
         )
         tenant, lock = create_tenant(state, grant, source.libraries())
     return Admitted(tenant, grant, lock, notes)
@@ -110,24 +107,29 @@ def plan(
     candidates: Sequence[Device],
     names: Sequence[str],
     most: Mapping[str, Free] | None = None,
+    owned: Collection[str] = (),
 ) -> tuple[Grant, list[str]]:
-    """The grant for a request in view of the existing `grants`, and notes; changes nothing.
+    """The grant for a request beside the existing `grants`, and notes. Changes nothing.
 
     Args:
         request: The request.
         devices: All devices of the node.
         grants: The grants in force.
-        machine: The simulated machine's file; None: real devices.
+        machine: The simulated machine's file; None for real devices.
         candidates: Devices to choose from if the request names none.
         names: Names of the live tenants.
-        most: The requester's limit for each device, by UUID; None: all that is free.
+        most: The requester's limit for each device, by UUID; None for all that is free.
+        owned: UUIDs of the devices that belong to a compute pool, unless the pool is the requester.
 
     Raises:
         PenstockError: the request does not fit, or is invalid.
     """
     notes: list[str] = []
     check_grace(request.grace_ns)
-    chosen = find_devices(devices, request.devices) if request.devices else list(candidates)
+    chosen = find_devices(devices, request.devices)
+    check_not_pools(chosen, owned)
+    if not request.devices:
+        chosen = not_pools(candidates, owned)
     free = free_shares(chosen, machine, grants)
     room = {uuid: _within(left, most[uuid]) for uuid, left in free.items()} if most else free
     if not request.devices:
@@ -140,11 +142,11 @@ def plan(
         memory_bytes = room[device.uuid].memory_bytes if wanted_bytes is None else wanted_bytes
         if permille is None and request.tflops is not None:
             permille = _cores_of_tflops(device, request.tflops, notes)  # noqa: PLW2901
-        if permille is None:  # if none is free, admission names the holders
+        if permille is None:  # if none is free, the admission check refuses and names the holders
             permille = max(1, room[device.uuid].cores_permille)  # noqa: PLW2901
         share = _share(device, memory_bytes, permille, notes)
         if request.oversubscribe:
-            notes.append(f"{device} may be granted more than once: quotas there are not guaranteed")
+            notes.append(f"{device} may be granted more than once: quotas on it are not guaranteed")
         else:
             check_admission(device, left, share.memory_bytes, share.cores_permille)
         shares.append(share)
@@ -153,23 +155,19 @@ def plan(
         name = name_from_command(request.command, names)
     grant = Grant(
         tenant=check_tenant_name(name),
-        mode=request.mode,
         devices=tuple(shares),
         command=tuple(map(printable, request.command)),
         user=request.user or user_name(),
         uid=request.uid,
         owner_uid=request.owner_uid,
         created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
-        policy=request.policy,
         machine=machine,
         oversubscribed=request.oversubscribe,
-        allow_unknown=request.allow_unknown,
         record=request.record,
         lifetime=request.lifetime,
-        measured=request.measured,
-        grace_ns=request.grace_ns,
         labels=dict(request.labels),
         request_id=request.request_id,
+        **request.terms(),
     )
     return grant, notes
 
@@ -185,7 +183,7 @@ def _within(left: Free, most: Free) -> Free:
 def _with_room(
     devices: Sequence[Device], room: Mapping[str, Free], request: Request
 ) -> Sequence[Device]:
-    """The devices with enough room; all of them if too few have it, so that admission refuses."""
+    """The devices with enough free; all devices if too few have, so that the check refuses."""
     memory_bytes = max(request.memory_bytes or [0])
     cores_permille = max(request.cores_permille or [1])
     fitting = [
@@ -198,7 +196,7 @@ def _with_room(
 
 
 def _candidates(source: DeviceBackend) -> list[Device]:
-    """The devices in $CUDA_VISIBLE_DEVICES, which is ignored for a simulated machine."""
+    """The devices in $CUDA_VISIBLE_DEVICES; all devices if unset or if the machine is simulated."""
     devices = source.devices()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
     if not visible or source.machine is not None:
@@ -207,22 +205,24 @@ def _candidates(source: DeviceBackend) -> list[Device]:
         return find_devices(devices, [visible])
     except PenstockError as error:
         raise PenstockError(
-            f"$CUDA_VISIBLE_DEVICES is {visible!r}", str(error), "unset it or name a --device"
+            f"$CUDA_VISIBLE_DEVICES is {visible!r}",
+            str(error),
+            "unset it, or name a device with --device",
         ) from error
 
 
 def _for_each(
     option: str, figures: Sequence[_Figure], chosen: Sequence[Device], request: Request
 ) -> Sequence[_Figure]:
-    """One value for each device."""
+    """One value for each chosen device."""
     if len(figures) == 1:
         return list(figures) * len(chosen)
     if len(figures) != len(request.devices and chosen):
         which = f"{len(chosen)} devices" if request.devices else "devices that are not named"
         raise PenstockError(
             f"{option} has {len(figures)} values for {which}",
-            "give one for all, or one for each device in the order of --device",
-            "name as many devices, for example --device 0,1 --memory 8Gi,4Gi",
+            "it takes one value for all devices, or one per device in the order of --device",
+            "name as many devices as values, for example --device 0,1 --memory 8Gi,4Gi",
         )
     return figures
 
@@ -232,8 +232,8 @@ def _share(device: Device, memory_bytes: int, cores: int, notes: list[str]) -> D
     check_cores(cores)
     if memory_bytes <= device.context_bytes:
         notes.append(
-            f"{human_memory(memory_bytes)} is not more than one process's context takes "
-            f"on this device ({human_memory(device.context_bytes)}): no CUDA program can start"
+            f"{human_memory(memory_bytes)} is no more than the context of one process takes "
+            f"on this device ({human_memory(device.context_bytes)}), so no CUDA program can start"
         )
     return DeviceGrant(
         uuid=device.uuid,
@@ -249,25 +249,25 @@ def _share(device: Device, memory_bytes: int, cores: int, notes: list[str]) -> D
 def _cores_of_tflops(device: Device, tflops: float, notes: list[str]) -> int:
     if device.tflops is None:
         raise PenstockError(
-            f"tflops: {tflops:g} cannot be granted", f"the rated TFLOPS of {device} are not known",
-            "ask for cores instead",
+            f"tflops: {tflops:g} cannot be granted", f"the rated TFLOPS of {device} are unknown",
+            "request cores instead",
         )  # fmt: skip
     try:
         cores = cores_from_tflops(tflops, device.tflops)
     except QuantityError as error:
         raise PenstockError(
             f"tflops: {tflops:g} cannot be granted", f"{error}; {device} has {device.tflops:g}",
-            "ask for what one device has, or for cores",
+            "request no more than one device has, or request cores",
         ) from error  # fmt: skip
     notes.append(
         f"tflops: {tflops:g} of {device.tflops:g} on {device} is {format_cores(cores)} cores "
-        "(rounded up to whole percents)"
+        "(rounded up to a whole percent)"
     )
     return cores
 
 
 def user_name() -> str:
-    """The name of this process's user, or the uid if there is none."""
+    """The name of this process's user, or the uid if the user has no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a uid without a name, as in containers

@@ -1,4 +1,4 @@
-"""Admission checks: grants on one device never add up to more than the device. Pure functions."""
+"""Admission checks: the grants on a device never add up to more than the device has."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Free:
-    """The free memory and cores of a device, and who holds the rest."""
+    """The free memory and cores of a device, and the holders of the rest."""
 
     memory_bytes: int
     cores_permille: int
@@ -38,18 +38,18 @@ class Free:
 
 
 def free_share(device: Device, machine: str | None, grants: Iterable[Grant]) -> Free:
-    """What `grants` leave free on `device`; the same UUID on another machine is another device."""
+    """The share that `grants` leave free; a UUID identifies a device only within its machine."""
     return free_shares([device], machine, grants)[device.uuid]
 
 
 def free_shares(
     devices: Iterable[Device], machine: str | None, grants: Iterable[Grant]
 ) -> dict[str, Free]:
-    """What `grants` leave free on each of `devices`, by UUID."""
+    """The share that `grants` leave free on each of `devices`, by UUID."""
     devices = list(devices)
     holders: dict[str, list[Held]] = {device.uuid: [] for device in devices}
     for grant in grants:
-        if grant.machine != machine:
+        if grant.machine != machine or not grant.holds_devices:
             continue
         for share in grant.devices:
             if share.uuid in holders:
@@ -69,28 +69,29 @@ def free_shares(
 
 
 def check_grace(grace_ns: int) -> None:
-    """Raises `PenstockError` unless the grace before an enforcement step is 0 to 24 h."""
+    """Raises `PenstockError` if the grace before an enforcement step is not 0 to 24 h."""
     if not 0 <= grace_ns <= MOST_GRACE_NS:
         raise PenstockError(
             f"invalid grace: {grace_ns / 10**9:g}s",
-            f"it is the time before the next step, 0s to {format_duration(MOST_GRACE_NS)}",
-            "give a time within that, for example 10s",
+            f"the time before the next step may be 0s to {format_duration(MOST_GRACE_NS)}",
+            "give a time in that range, for example 10s",
         )
 
 
 def check_cores(cores_permille: int) -> None:
-    """Raises `PenstockError` unless `cores_permille` is a valid share of a device."""
+    """Raises `PenstockError` if `cores_permille` is not a valid share of a device."""
     if not 1 <= cores_permille <= FULL_DEVICE_PERMILLE:
         raise PenstockError(
             f"invalid cores: {cores_permille} thousandths of a device",
-            f"a share is 1 to {FULL_DEVICE_PERMILLE} thousandths", "ask for such a share",
+            f"a share is 1 to {FULL_DEVICE_PERMILLE} thousandths", "request a share in that range",
         )  # fmt: skip
 
 
 def check_size(device: Device, memory_bytes: int) -> None:
-    """Raises `PenstockError` unless `memory_bytes` is at least a unit and at most the device's.
+    """Checks a memory share against the device's size, even if the device is oversubscribed.
 
-    This holds for an oversubscribed device, too.
+    Raises:
+        PenstockError: `memory_bytes` is less than one unit, or more than the device has.
     """
     if memory_bytes < LEAST_MEMORY_BYTES:
         raise PenstockError(
@@ -102,12 +103,12 @@ def check_size(device: Device, memory_bytes: int) -> None:
         raise PenstockError(
             f"memory {human_memory(memory_bytes)} is more than the device has",
             f"{device} has {device.memory_bytes} bytes",
-            f"ask for at most {human_memory(device.memory_bytes, down=True)}",
+            f"request at most {human_memory(device.memory_bytes, down=True)}",
         )
 
 
 def check_admission(device: Device, free: Free, memory_bytes: int, cores_permille: int) -> None:
-    """Raises `PenstockError`, which names what is free and who holds the rest, if too little is."""
+    """Raises `PenstockError`, naming the holders, if the share is larger than what is free."""
     lacking = []
     if memory_bytes > free.memory_bytes:
         left = human_memory(free.memory_bytes, down=True)
@@ -120,7 +121,7 @@ def check_admission(device: Device, free: Free, memory_bytes: int, cores_permill
         raise PenstockError(
             f"{device}: not enough left for {' and '.join(lacking)}",
             listing([str(held) for held in _most_first(free.holders)]),
-            "ask for less, wait for a tenant to end, or grant it twice with --oversubscribe",
+            "request less, wait for a tenant to end, or oversubscribe with --oversubscribe",
             reason="not-enough-left",
         )
 
@@ -130,12 +131,12 @@ def _most_first(holders: Sequence[Held]) -> list[Held]:
 
 
 def roomiest(devices: Sequence[Device], free: dict[str, Free], count: int) -> list[Device]:
-    """The `count` devices with the most cores left, then the most memory, then the lowest index."""
+    """The `count` devices with the most cores free, then the most memory, then the lowest index."""
     if count > len(devices):
         raise PenstockError(
-            f"{count} devices requested",
+            f"{count} devices were requested",
             f"this machine has {len(devices)}",
-            "ask for fewer devices",
+            "request fewer devices",
         )
     order = sorted(
         devices, key=lambda d: (-free[d.uuid].cores_permille, -free[d.uuid].memory_bytes, d.index)

@@ -1,4 +1,4 @@
-"""Changes the quota of a running tenant, by the same admission as for a new one."""
+"""Resize of a running tenant's quota, with the same admission checks as for a new tenant."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from penstock.node.tenants.tenant import change_grant, collect, find_tenant, liv
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.model.limits import Mode
+    from penstock.model.terms import Mode
     from penstock.node.tenants.grant import DeviceGrant, Grant
     from penstock.node.tenants.state import State
 
 
 @dataclass(frozen=True)
 class Resize:
-    """A change of quota; None keeps a value. Without `device`, it applies to all the devices."""
+    """A change of quota, for one device or all; a quantity of None stays as it is."""
 
     memory_bytes: int | None = None
     cores_permille: int | None = None
@@ -30,15 +30,15 @@ class Resize:
     device: str | None = None
     oversubscribe: bool = False
     accounted: bool = False
-    """An external scheduler accounts for these quantities from now on."""
+    """Whether an external scheduler accounts for these quantities from now on."""
     force: bool = False
-    """Allow a quota below what is in use; enforcement then ends the program after its grace."""
+    """Whether the quota may be less than what is in use; enforcement then ends the program."""
 
     def check(self) -> None:
-        """Raises `PenstockError` if it changes nothing, or accounts for half a share."""
+        """Raises `PenstockError` if nothing would change or the accounted share is incomplete."""
         if self.accounted and (self.memory_bytes is None or self.cores_permille is None):
             raise PenstockError(
-                "the accounted share is incomplete", "memory or cores are missing", "give both",
+                "the accounted share is incomplete", "memory or cores are missing", "set both",
             )  # fmt: skip
         if self.memory_bytes is None and self.cores_permille is None and self.mode is None:
             raise PenstockError(
@@ -47,7 +47,7 @@ class Resize:
 
 
 def resize(state: State, name: str, change: Resize) -> list[str]:
-    """Admits the change and puts it in force; returns notes. Raises `PenstockError`."""
+    """Changes the quota in force; returns notes. Raises `PenstockError` if it is not admitted."""
     change.check()
     with state.lock():
         living = collect(state)
@@ -62,10 +62,11 @@ def resized(
 ) -> tuple[Grant, list[str]]:
     """The grant after the change, and notes for the user.
 
-    `others`: returns the other grants in force; called only if something grows.
+    `others`: returns the other grants in force. It is called only if a share grows.
 
     Raises:
-        PenstockError: `others` leave too little, it exceeds the accounted share, or is invalid.
+        PenstockError: the new share does not fit beside `others`, exceeds the accounted share, or
+            is invalid.
     """
     notes = []
     chosen = _chosen(grant, change.device)
@@ -78,11 +79,11 @@ def resized(
         new = _resized(share, change)
         device = _as_device(share, grant)
         check_size(device, new.memory_bytes)
-        if change.accounted:  # written with the quantities in one file, so they always agree
+        if change.accounted:  # kept in the grant, so that label and quantities always agree
             labels |= [accounted_label(new.uuid, new.memory_bytes, new.cores_permille)]
         check_accounted(grant.tenant, labels, new)
         if change.oversubscribe:
-            notes.append(f"{device} may be granted more than once: quotas are not guaranteed")
+            notes.append(f"{device} may be granted more than once: quotas on it are not guaranteed")
         elif _grows(share, new):
             free = free_share(device, grant.machine, others())
             check_admission(device, free, new.memory_bytes, new.cores_permille)
@@ -98,7 +99,7 @@ def resized(
 
 
 def grows(before: Grant, after: Grant) -> bool:
-    """Whether a change increases the share of any device."""
+    """Whether the change increases the share of any device."""
     pairs = zip(before.devices, after.devices, strict=True)
     return any(_grows(share, new) for share, new in pairs)
 
@@ -120,7 +121,7 @@ def _resized(share: DeviceGrant, change: Resize) -> DeviceGrant:
 
 
 def _grows(before: DeviceGrant, after: DeviceGrant) -> bool:
-    """Whether the share grows. Shrinking is always admitted, even on an oversubscribed device."""
+    """Whether the share grows. A smaller share is always admitted, even if oversubscribed."""
     return after.memory_bytes > before.memory_bytes or after.cores_permille > before.cores_permille
 
 

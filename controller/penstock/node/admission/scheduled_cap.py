@@ -1,6 +1,6 @@
-"""The cap that an external scheduler has accounted for a tenant: its quota may not exceed it.
+"""The share that an external scheduler accounts for a tenant, which its quota may not exceed.
 
-The cap is kept in labels of the grant, one for each device, so that it survives any restart.
+The grant stores this cap in one label for each device, so that it survives any restart.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def accounted_label(uuid: str, memory_bytes: int, cores_permille: int) -> tuple[
 
 
 def check_accounted(tenant: str, labels: Mapping[str, str], share: DeviceGrant) -> None:
-    """Raises `PenstockError` if `share` exceeds the accounted share."""
+    """Raises `PenstockError` if `share` exceeds the share that the scheduler accounts for."""
     text = labels.get(f"{_PREFIX}{share.uuid}")
     if text is None:
         return
@@ -32,14 +32,14 @@ def check_accounted(tenant: str, labels: Mapping[str, str], share: DeviceGrant) 
     except ValueError:
         raise PenstockError(
             f"tenant {tenant!r} cannot be changed", f"its label {_PREFIX}{share.uuid} is {text!r}",
-            "correct it in its grant.yaml", reason="not-now",
+            "correct the label in the tenant's grant.yaml", reason="not-now",
         ) from None  # fmt: skip
     if share.memory_bytes > memory_bytes or share.cores_permille > cores_permille:
         raise PenstockError(
             f"tenant {tenant!r} cannot have that much of device {share.index}",
-            f"its cluster's scheduler accounted {human_memory(memory_bytes)} and "
-            f"{format_cores(cores_permille)} % for it, and may give the rest to others",
-            "give it no more than that, or ask the cluster for more: by the Pod's annotation "
-            "penstock.io/resize; a claim's quantities do not change, so make a new one",
+            f"its cluster's scheduler has accounted for {human_memory(memory_bytes)} and "
+            f"{format_cores(cores_permille)} % only, and may give the rest to others",
+            "set no more than that, or request more from the cluster with the Pod's annotation "
+            "penstock.io/resize; a claim's quantities cannot change, so create a new claim",
             reason="not-allowed",
         )

@@ -1,12 +1,11 @@
 """Node agent: owns the node's devices and the tenants' files.
 
-`Agent` runs the reconcile loop and `Orders` carries out requests; how these arrive is the business
-of `node.rpc`. All state that an agent needs after it was killed is in the tenants' directories.
+`Agent` creates the parts. `TenantRegistry` knows the tenants, `ReconcileLoop` supervises them, and
+`GrantOrder` and `Orders` carry out the requests that arrive through `node.rpc`. All the state that
+an agent needs after a restart is in the tenants' directories.
 """
 
 from penstock.node.agent.agent import Agent
-from penstock.node.agent.orders import Orders
 from penstock.node.agent.principal import Principal
-from penstock.node.agent.view import DeviceView, TenantView
 
-__all__ = ["Agent", "DeviceView", "Orders", "Principal", "TenantView"]
+__all__ = ["Agent", "Principal"]

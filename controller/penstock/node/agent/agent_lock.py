@@ -1,4 +1,4 @@
-"""Agent locks: one agent per node and state directory. The lock file names the holder."""
+"""Agent locks: one agent for each node and each state directory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ ROOTS = Path("/run/penstock-agent.lock")
 
 
 def take_node(file: Path, held: str) -> int:
-    """Takes the lock like `take`, and writes our pid into it. Raises `PenstockError` if held.
+    """Takes the lock as `lock.take` does, and writes our pid into the lock file.
 
-    `held`: the first part of that error.
+    `held`: the first part of the error message if another process holds the lock.
+
+    Raises:
+        PenstockError: another process holds the lock.
     """
     try:
         descriptor = take(file)
@@ -23,17 +26,17 @@ def take_node(file: Path, held: str) -> int:
         pid = holder(file)
         raise PenstockError(
             held, f"pid {pid} holds {file}" if pid else f"another process holds {file}",
-            f"stop it first{f' (kill {pid})' if pid else ''}: a node has one agent",
+            f"stop that agent first{f' (kill {pid})' if pid else ''}",
             reason="not-now",
         ) from None  # fmt: skip
-    with contextlib.suppress(OSError):  # on a full disk the holder stays unnamed
+    with contextlib.suppress(OSError):  # on a full disk the file does not name the holder
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
 
 
 def holder(file: Path) -> int | None:
-    """The pid that the lock's holder wrote into the file; None: there is none."""
+    """The pid that the lock's holder wrote into the file, None if the file has no pid."""
     try:
         with file.open("rb") as stream:
             text = stream.read(32).decode(errors="replace").strip()
@@ -43,9 +46,9 @@ def holder(file: Path) -> int | None:
 
 
 def node_lock() -> Path:
-    """The lock file for the node's real devices: root's, or one per user for other users.
+    """The lock file for the node's real devices: one for root, one for each other user.
 
-    $PENSTOCK_NODE_LOCK names another file, for several nodes that share a /run.
+    $PENSTOCK_NODE_LOCK names another file, which lets several nodes share one /run.
     """
     named = os.environ.get("PENSTOCK_NODE_LOCK")
     if named:

@@ -1,4 +1,4 @@
-"""Ends a tenant's processes and their descendants: SIGTERM first, then SIGKILL."""
+"""Ending of a tenant's processes and their descendants: SIGTERM first, then SIGKILL."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 import select
 import signal
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.node.agent.view import Ended
 from penstock.node.enforcement.process import Process, began, is_alive, read_stat, read_stats
 from penstock.node.tenants.tenant_processes import members
 
@@ -20,55 +20,63 @@ if TYPE_CHECKING:
     from penstock.node.enforcement.process import Stat
     from penstock.node.tenants.tenant import Tenant
 
-# One scan of all processes at a time: concurrent scans hardly progress, and starve other threads of
-# the interpreter.
-LOOKING = threading.Lock()
+# Only one thread scans all processes at a time: concurrent scans make little progress, and they
+# starve the interpreter's other threads.
+SCANNING = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How many processes of a revoked tenant ended on their own, and how many were killed."""
+
+    ended: int
+    killed: int
 
 
 class _Signalled:
-    """Signalled processes, each held by a pidfd, as its pid may be reused."""
+    """Processes that were sent a signal, each held by a pidfd because its pid may be reused."""
 
     def __init__(self) -> None:
-        self._asked: dict[Process, int] = {}  # pidfds
+        self._pidfds: dict[Process, int] = {}  # the pidfd of each
         self._killed: set[Process] = set()
         self.gone: set[Process] = set()  # ended processes, reaped or not
         self.ended = 0
         self.killed = 0
 
-    def ask(self, process: Process) -> None:
-        """Sends SIGTERM, once."""
-        if process in self._asked:
+    def terminate(self, process: Process) -> None:
+        """Sends SIGTERM to the process, once."""
+        if process in self._pidfds:
             return
         try:
             descriptor = os.pidfd_open(process.pid)
         except ProcessLookupError:
             self.gone.add(process)
             return
-        except OSError:  # no descriptor is left; the next scan retries
+        except OSError:  # no descriptors are left; the next scan retries
             return
-        if not is_alive(process):  # it has ended, or its pid was reused
+        if not is_alive(process):  # the process has ended, or its pid was reused
             os.close(descriptor)
             self.gone.add(process)
             return
-        self._asked[process] = descriptor
+        self._pidfds[process] = descriptor
         _send(descriptor, signal.SIGTERM)
-        _send(descriptor, signal.SIGCONT)  # a stopped process must continue to end
+        _send(descriptor, signal.SIGCONT)  # a stopped process can end only after it continues
 
     def kill(self, process: Process) -> None:
-        """Sends SIGKILL, once."""
-        if process in self._asked and process not in self._killed:
+        """Sends SIGKILL to the process, once."""
+        if process in self._pidfds and process not in self._killed:
             self._killed.add(process)
-            _send(self._asked[process], signal.SIGKILL)
+            _send(self._pidfds[process], signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> None:
-        """Waits until one of them ends, or for `timeout_s`; counts those that did."""
+        """Waits until a process ends, or for `timeout_s`, and counts the processes that ended."""
         poll = select.poll()
-        asked = {descriptor: process for process, descriptor in self._asked.items()}
-        for descriptor in asked:
+        by_pidfd = {descriptor: process for process, descriptor in self._pidfds.items()}
+        for descriptor in by_pidfd:
             poll.register(descriptor, select.POLLIN)
         for descriptor, _ in poll.poll(timeout_s * 1000):
-            process = asked[descriptor]
-            os.close(self._asked.pop(process))
+            process = by_pidfd[descriptor]
+            os.close(self._pidfds.pop(process))
             self.killed += process in self._killed
             self.ended += process not in self._killed
             self._killed.discard(process)
@@ -76,15 +84,16 @@ class _Signalled:
 
     def close(self) -> None:
         """Closes all descriptors."""
-        for descriptor in self._asked.values():
+        for descriptor in self._pidfds.values():
             os.close(descriptor)
-        self._asked.clear()
+        self._pidfds.clear()
 
 
 class _Family:
-    """A tenant's processes and their descendants, whatever they do to their environment.
+    """A tenant's processes and their descendants, even those that changed their environment.
 
-    Processes found once are remembered, so that their children are still found after their end.
+    The family remembers each process it has found, so that children are still found after their
+    parent has ended.
     """
 
     def __init__(
@@ -94,16 +103,16 @@ class _Family:
         self._uid = uid
         self._is_anothers = is_anothers
         self._found: dict[int, Process] = {}  # by pid
-        self._numbers: set[int] = set()  # ids of sessions and groups that they may lead
+        self._numbers: set[int] = set()  # sessions and process groups that they may lead
 
-    def look(self, known: Iterable[Process], spare: Collection[int]) -> list[Process]:
-        """The live processes, except those that descend from `spare` alone.
+    def scan(self, known: Iterable[Process], spare: Collection[int]) -> list[Process]:
+        """The family's live processes, except those that descend only from pids in `spare`.
 
-        `known`: processes known from elsewhere to be the tenant's.
+        `known`: processes that other sources have assigned to the tenant.
         """
         spare = {*spare, os.getpid()}
         stats = _stats_of_all()
-        told = {
+        named = {
             one.pid
             for one in (*known, *self._found.values())
             if one.pid in stats and began(stats[one.pid], one)
@@ -111,10 +120,10 @@ class _Family:
         anothers = {
             pid
             for pid, stat in stats.items()
-            if pid not in told and self._is_anothers(self._process(pid, stat))
+            if pid not in named and self._is_anothers(self._process(pid, stat))
         }
         numbers = self._numbers_in_use(stats)
-        own = {*members(self._directory, self._uid), *told} - spare - anothers
+        own = {*members(self._directory, self._uid), *named} - spare - anothers
         reached = own
         while reached:
             own |= reached
@@ -133,7 +142,7 @@ class _Family:
         return sorted(living.values())
 
     def _numbers_in_use(self, stats: Mapping[int, Stat]) -> set[int]:
-        """Ids still in use: the kernel never reuses one while its session or group has members."""
+        """The ids still in use: the kernel keeps an id while its session or group has members."""
         in_use = {number for stat in stats.values() for number in (stat.session, stat.group)}
         anothers = {
             pid
@@ -143,14 +152,14 @@ class _Family:
         return (self._numbers & in_use) - anothers
 
     def _process(self, pid: int, stat: Stat) -> Process:
-        """The process; as found before where its start time cannot be read now."""
+        """The process with this pid, as found earlier if its start time is unreadable now."""
         before = self._found.get(pid)
         known = before is not None and began(stat, before)
         return before if before and known else Process(pid, stat.start_ticks)
 
 
 def _stats_of_all() -> dict[int, Stat]:
-    """The stat of every live process, also where the start time is unreadable."""
+    """The stat of every live process, including those whose start time is unreadable."""
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208
     found = read_stats(pids)
     for pid in set(pids) - found.keys():
@@ -169,14 +178,15 @@ class Ending:
         known: Callable[[], Iterable[Process]],
         is_anothers: Callable[[Process], bool],
     ) -> None:
-        """Does nothing yet.
+        """Prepares the ending; no signal is sent yet.
 
         Args:
             tenant: The tenant.
-            uid: Uid whose processes may claim by their environment to be the tenant's; None: any.
-            known: Processes known to be the tenant's, whatever their environment says now.
-            is_anothers: Whether a process is known to be another tenant's, though it may descend
-                from this one's.
+            uid: The user whose processes may claim, by their environment, to belong to the tenant;
+                None for any user.
+            known: Returns processes that belong to the tenant whatever their environment says now.
+            is_anothers: Whether a process is known to belong to another tenant, even if it descends
+                from a process of this one.
         """
         self._known = known
         self._signalled = _Signalled()
@@ -184,29 +194,29 @@ class Ending:
 
     @property
     def so_far(self) -> Ended:
-        """How many have ended."""
+        """How many processes have ended so far."""
         return Ended(ended=self._signalled.ended, killed=self._signalled.killed)
 
-    def look(self, spare: Collection[int]) -> list[Process]:
-        """The live processes, without the pids in `spare`."""
-        with LOOKING:
-            found = self._family.look(self._known(), spare)
-        # An unreadable process counts as alive here; its pidfd tells whether it has ended.
+    def scan(self, spare: Collection[int]) -> list[Process]:
+        """The tenant's live processes, without the pids in `spare`."""
+        with SCANNING:
+            found = self._family.scan(self._known(), spare)
+        # The scan counts an unreadable process as alive, but its pidfd shows whether it has ended.
         return self.without_ended(found)
 
     def without_ended(self, found: Iterable[Process]) -> list[Process]:
-        """`found` without those known to have ended since they were signalled."""
+        """`found` without the processes known to have ended since they were signalled."""
         return [one for one in found if one not in self._signalled.gone]
 
     def end(self, living: Iterable[Process], *, kill: bool) -> None:
-        """Sends SIGTERM to each of them, once; with `kill` SIGKILL as well."""
+        """Sends SIGTERM to each process, once, and with `kill` also SIGKILL."""
         for process in living:
-            self._signalled.ask(process)
+            self._signalled.terminate(process)
             if kill:
                 self._signalled.kill(process)
 
     def wait(self, timeout_s: float) -> None:
-        """Waits until one of them ends, or for `timeout_s`."""
+        """Waits until one of the signalled processes ends, or for `timeout_s`."""
         self._signalled.wait(timeout_s)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Event feed: follows the tenants' event files."""
+"""Event feed: reads new events from the tenants' event files."""
 
 from __future__ import annotations
 
@@ -13,34 +13,38 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from penstock.node.agent.agent import Agent
+    from penstock.node.agent.tenant_registry import TenantRegistry
+    from penstock.node.tenants.state import State
 
 
 class EventTail:
-    """Reads the events since the last `read`; the first `read` returns all stored events."""
+    """Returns the events recorded since the last `read`; the first `read` returns all of them."""
 
-    def __init__(self, agent: Agent, tenants: Collection[str]) -> None:
-        """`tenants`: the tenants to follow; empty: all."""
-        self._agent = agent
+    def __init__(
+        self, state: State, registry: TenantRegistry, tenants: Collection[str] = ()
+    ) -> None:
+        """`tenants`: the tenants to follow, all if empty."""
+        self._state = state
+        self._registry = registry
         self._tenants = set(tenants)
-        self._ended: list[tuple[str, dict[str, Any]]] = []  # pending, of ended tenants
-        self._places: dict[Path, tuple[int, int]] = {}  # inode, and length read so far
+        self._ended: list[tuple[str, dict[str, Any]]] = []  # of ended tenants, for the next read
+        self._places: dict[Path, tuple[int, int]] = {}  # inode, and number of bytes read so far
 
     def check(self) -> None:
-        """Raises `PenstockError` for a tenant that does not exist and left no events."""
+        """Raises `PenstockError` if a tenant does not exist and left no events."""
         for name in sorted(self._tenants):
             self._ended += [(name, event) for event in self._left_by(name)]
 
     def is_over(self) -> bool:
-        """Whether all of the requested tenants have ended."""
+        """Whether all requested tenants have ended."""
         return bool(self._tenants) and not any(
-            managed.tenant.name in self._tenants for managed in self._agent.managed_tenants()
+            managed.tenant.name in self._tenants for managed in self._registry.managed_tenants()
         )
 
     def read(self) -> list[tuple[str, dict[str, Any]]]:
-        """The tenant and fields of each new event, by time."""
+        """The tenant and the fields of each new event, ordered by time."""
         found, self._ended = self._ended, []
-        managed_tenants = self._agent.managed_tenants()
+        managed_tenants = self._registry.managed_tenants()
         if len(self._places) > len(managed_tenants):  # tenants have ended
             files = {managed.tenant.directory / FILE for managed in managed_tenants}
             self._places = {file: place for file, place in self._places.items() if file in files}
@@ -51,11 +55,11 @@ class EventTail:
         return sorted(found, key=lambda one: str(one[1].get("time", "")))
 
     def _left_by(self, name: str) -> list[dict[str, Any]]:
-        """The events of an ended tenant; none while it exists. Raises `PenstockError`."""
+        """The events of an ended tenant, none of a live one. Raises `PenstockError` if unknown."""
         try:
-            self._agent.managed(name)
+            self._registry.managed(name)
         except PenstockError:
-            ended = read_ended(self._agent.state.directory, name)
+            ended = read_ended(self._state.directory, name)
             if not ended:
                 raise
             return ended
@@ -69,7 +73,7 @@ class EventTail:
             if inode == 0:
                 self._places[file] = (found.st_ino, found.st_size)
                 return read_events(directory)
-            if inode != found.st_ino:  # the file was replaced: the rest of the old one is lost
+            if inode != found.st_ino:  # the file was replaced; the old file's rest is lost
                 length = 0
             if found.st_size <= length:
                 return []
@@ -77,7 +81,7 @@ class EventTail:
                 stream.seek(length)
                 raw = stream.read(found.st_size - length)
         except OSError:
-            return []  # it ended meanwhile
+            return []  # the tenant has ended meanwhile
         whole, _, _ = raw.rpartition(b"\n")
         self._places[file] = (found.st_ino, length + len(whole) + 1 if whole else length)
         return [event for line in whole.splitlines() if (event := _parsed(line)) is not None]

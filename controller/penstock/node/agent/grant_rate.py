@@ -1,4 +1,4 @@
-"""Rate limit of grants per person: each takes files, descriptors and rows of history."""
+"""Rate limit of grants per person, as each grant takes files, descriptors and history rows."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import time
 
 from penstock.model import PenstockError
 
-AT_ONCE = 64  # burst, after a time without requests …
-A_SECOND = 4.0  # … and the sustained rate
-MOST_PEOPLE = 4096  # remembered; the least recent is forgotten first
+AT_ONCE = 64  # grants in a burst, after a time without requests …
+A_SECOND = 4.0  # … and grants per second in the long run
+MOST_PEOPLE = 4096  # remembered; the person whose last grant is oldest is forgotten first
 
 
 class GrantRate:
-    """A token bucket for each person, and the persons that are blocked for a while."""
+    """One token bucket for each person, and the people who are temporarily blocked."""
 
     def __init__(self) -> None:
         self._full_at_s: dict[int | str, float] = {}  # time.monotonic()
-        self._shut_out: dict[int | str, float] = {}  # until when
+        self._shut_out: dict[int | str, float] = {}  # end of each block, time.monotonic()
 
     def take(self, person: int | str) -> None:
-        """Takes a token. Raises `PenstockError` where there is none."""
+        """Takes a token. Raises `PenstockError` if none is left or the person is blocked."""
         now_s = time.monotonic()
         until_s = self._shut_out.get(person, 0.0)
         if until_s > now_s:
             raise PenstockError(
-                f"this user gets no grant for another {until_s - now_s:.0f} s",
+                f"this user can get no grant for another {until_s - now_s:.0f} s",
                 "one of the user's tenants repeatedly made its usage page grow",
-                "see penstock events of that tenant; administrators are exempt",
+                "wait, or ask an administrator; penstock events shows which tenant it was",
                 reason="not-allowed",
             )
         full_s = max(now_s, self._full_at_s.pop(person, now_s)) + 1 / A_SECOND
@@ -34,8 +34,9 @@ class GrantRate:
         if wait_s > 0:
             self._full_at_s[person] = full_s - 1 / A_SECOND
             raise PenstockError(
-                f"too many grants at once: a user may have {AT_ONCE}, then {A_SECOND:g} a second",
-                "each takes space that all users share",
+                "too many grants at once",
+                f"a user may have {AT_ONCE} at once, and then {A_SECOND:g} a second, because each "
+                "takes space that all users share",
                 f"try again in {max(1, round(wait_s))} s", reason="not-now",
             )  # fmt: skip
         self._full_at_s[person] = full_s
@@ -43,7 +44,7 @@ class GrantRate:
             del self._full_at_s[next(iter(self._full_at_s))]
 
     def shut_out(self, person: int | str, for_ns: int) -> None:
-        """Blocks the person for `for_ns`."""
+        """Refuses the person all grants for `for_ns`."""
         now_s = time.monotonic()
         self._shut_out = {who: s for who, s in self._shut_out.items() if s > now_s}
         self._shut_out[person] = now_s + for_ns / 1e9

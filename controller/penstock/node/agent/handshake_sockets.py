@@ -1,9 +1,10 @@
-"""Handshake sockets of the tenants: which process, by host pid, holds which slot.
+"""Handshake sockets of the tenants: learn the host pid of the process that holds each slot.
 
-A process sends one message for each slot that it claims, and continues whether or not anybody
-listens. The message is an unverified claim; the kernel vouches for the sender: only the tenant can
-reach its socket, and SO_PEERCRED names the process. The reconcile loop accepts a bounded number of
-connections per tenant and iteration, so a tenant that floods its socket costs co-tenants nothing.
+A process sends one message for each slot that it claims, and does not wait for a response. The
+message itself is unverified. The kernel vouches for the sender, because only the tenant can reach
+its socket, and SO_PEERCRED identifies the process. The reconcile loop accepts a bounded number of
+connections per tenant and iteration, so that a tenant that floods its socket does not slow down
+others.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ from penstock_shim.handshake import MESSAGE_BYTES, SOCKET, Hello, parse
 from penstock_shim.pages import MAX_SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from penstock.node.tenants.tenant import Tenant
 
-BACKLOG = 128  # waiting connections; a process beyond them continues without a handshake
-MOST_IN_A_ROUND = 256  # per iteration, all tenants together; each costs some 50 us
-MOST_OF_A_TENANT = 16
-MOST_SILENT = 8  # connections of a tenant without a message yet
-SILENT_NS = 1_000_000_000  # after which such a connection is closed
-HOUSEKEEPING_NS = 1_000_000_000
-REFUSALS_PERIOD_NS = 60_000_000_000  # at most one event of refused handshakes in this time
+BACKLOG = 128  # waiting connections; when it is full, a process runs without a handshake
+MOST_PER_ITERATION = 256  # for all tenants together; each handshake takes about 50 us
+MOST_PER_TENANT = 16
+MOST_SILENT = 8  # connections per tenant that have not sent their message yet
+SILENT_NS = 1_000_000_000  # a connection that stays silent longer is closed
+SAVE_PERIOD_NS = 1_000_000_000
+REFUSALS_PERIOD_NS = 60_000_000_000  # between recorded events about refused handshakes
 
 
 @dataclass
 class _Listener:
-    """One tenant's socket, and the handshakes that it received."""
+    """One tenant's socket, and the handshakes received on it."""
 
     tenant: Tenant
     listening: socket.socket
@@ -52,11 +53,11 @@ class _Listener:
     contained: bool
     since_ticks: int
     known: dict[int, Handshake] = field(default_factory=dict)  # by pid
-    processes: frozenset[Process] | None = None  # the same; None: to be rebuilt
-    silent: deque[tuple[int, socket.socket]] = field(default_factory=deque)  # (since, socket)
+    processes: frozenset[Process] | None = None  # of `known`; None if out of date
+    silent: deque[tuple[int, socket.socket]] = field(default_factory=deque)  # (accepted at, socket)
     unsaved: bool = False
     refused: int = 0
-    refused_told_ns: int | None = None
+    refusal_recorded_ns: int | None = None
 
     def close(self) -> None:
         for _, connection in self.silent:
@@ -66,28 +67,28 @@ class _Listener:
 
 
 class Handshakes:
-    """A periodic task of the agent. `listen` and `forget` may be called from any thread."""
+    """The agent's periodic task that accepts handshakes. Any thread may call `listen`, `forget`."""
 
-    def __init__(self, met: Callable[[int], None] = lambda _: None) -> None:
-        """`met` is called with the owner word of each slot whose process scans can see."""
-        self._met = met
+    def __init__(self, on_visible: Callable[[int], None] = lambda _: None) -> None:
+        """`on_visible` is called with the owner word of each slot whose process a scan can see."""
+        self._on_visible = on_visible
         self._epoll = select.epoll()
         self._listeners: dict[str, _Listener] = {}
         self._by_descriptor: dict[int, _Listener] = {}
         self._guard = threading.RLock()
-        self._kept_house_ns = 0
-        self.taken = 0  # connections, in total
-        self.refused = 0  # of these
+        self._saved_ns = 0
 
     def listen(self, tenant: Tenant, uid: int | None) -> None:
-        """Listens for handshakes of `tenant`; a second call moves the socket where needed.
+        """Listens for handshakes of `tenant`; a second call moves the socket if necessary.
 
-        In a directory with a folder for containers the socket lies in that folder. Where the socket
-        cannot be created, an event records that and the tenant has no handshakes.
+        If the tenant's directory has a folder for containers, the socket is created in that folder.
+        If the socket cannot be created, the tenant has no handshakes, and an event records the
+        reason.
 
         Args:
-            tenant: Its directory holds the socket, and the handshakes saved by an earlier agent.
-            uid: The user whose processes may connect; None: the agent's own user.
+            tenant: The tenant, whose directory holds the socket and the handshakes saved by an
+                earlier agent.
+            uid: The user whose processes may connect; None for the agent's own user.
         """
         folder = tenant.directory / CONTAINER
         contained = folder.is_dir()
@@ -121,7 +122,7 @@ class Handshakes:
             self._epoll.register(made, select.EPOLLIN)
 
     def forget(self, name: str) -> None:
-        """Closes the tenant's socket: no process can shake hands as that tenant any more."""
+        """Closes the tenant's socket, so that it receives no further handshakes."""
         with self._guard:
             listener = self._listeners.pop(name, None)
             if listener is not None:
@@ -130,13 +131,8 @@ class Handshakes:
                     self._epoll.unregister(listener.listening)
                 listener.close()
 
-    def of(self, name: str) -> Mapping[int, Handshake]:
-        """The handshakes of the tenant `name`, by pid; some processes may have ended."""
-        listener = self._listeners.get(name)
-        return dict(listener.known) if listener else {}
-
     def processes(self, name: str) -> frozenset[Process]:
-        """The processes of these handshakes, for enforcement."""
+        """The processes that have identified themselves as the tenant's, for enforcement."""
         listener = self._listeners.get(name)
         if listener is None:
             return frozenset()
@@ -146,31 +142,32 @@ class Handshakes:
         return listener.processes
 
     def listens_since_ticks(self, name: str) -> int | None:
-        """Processes started after this (as in /proc/PID/stat) could shake hands; None: none."""
+        """When the socket opened, in the ticks of /proc/PID/stat; None if there is no socket."""
         listener = self._listeners.get(name)
         return listener.since_ticks if listener else None
 
     def __call__(self, now_ns: int) -> bool:
-        """One iteration: accepts handshakes within a budget."""
+        """Accepts handshakes for one iteration, up to its budget."""
         with self._guard:
-            budget = MOST_IN_A_ROUND
-            # The kernel moves a socket that is still ready to the end of its list: all get served.
-            for descriptor, _ in self._epoll.poll(0, MOST_IN_A_ROUND // MOST_OF_A_TENANT):
+            budget = MOST_PER_ITERATION
+            # The kernel moves a socket that is still ready to the end of its list, so every socket
+            # has its turn.
+            for descriptor, _ in self._epoll.poll(0, MOST_PER_ITERATION // MOST_PER_TENANT):
                 listener = self._by_descriptor.get(descriptor)
                 if listener is not None:
-                    budget -= self._accept(listener, now_ns, min(budget, MOST_OF_A_TENANT))
+                    budget -= self._accept(listener, now_ns, min(budget, MOST_PER_TENANT))
             for listener in self._listeners.values():
                 if listener.silent:
-                    self._ask_again(listener, now_ns)
-            if now_ns - self._kept_house_ns >= HOUSEKEEPING_NS:
-                self._kept_house_ns = now_ns
-                self._keep_house()
+                    self._retry_silent(listener, now_ns)
+            if now_ns - self._saved_ns >= SAVE_PERIOD_NS:
+                self._saved_ns = now_ns
+                self._prune_and_save()
         return True
 
     def close(self) -> None:
-        """Closes all sockets. Their files stay: the next agent replaces them."""
+        """Closes all sockets. Their files remain until the next agent replaces them."""
         with self._guard:
-            self._keep_house()
+            self._prune_and_save()
             for name in list(self._listeners):
                 self.forget(name)
             self._epoll.close()
@@ -179,29 +176,28 @@ class Handshakes:
         for taken in range(most):
             try:
                 connection, _ = listener.listening.accept()
-            except OSError:  # none is waiting; or no descriptor is left, and they keep waiting
+            except OSError:  # no connection is waiting, or no descriptor is left to accept one
                 return taken
-            self.taken += 1
             connection.setblocking(False)
-            if not self._take(listener, connection):
+            if not self._receive(listener, connection):
                 listener.silent.append((now_ns, connection))
                 if len(listener.silent) > MOST_SILENT:
                     listener.silent.popleft()[1].close()
         return most
 
-    def _ask_again(self, listener: _Listener, now_ns: int) -> None:
-        """Retries connections whose message had not arrived when they were accepted."""
+    def _retry_silent(self, listener: _Listener, now_ns: int) -> None:
+        """Reads again from connections whose message had not arrived when they were accepted."""
         for _ in range(len(listener.silent)):
             since_ns, connection = listener.silent.popleft()
-            if self._take(listener, connection):
+            if self._receive(listener, connection):
                 continue
             if now_ns - since_ns > SILENT_NS:
                 connection.close()
             else:
                 listener.silent.append((since_ns, connection))
 
-    def _take(self, listener: _Listener, connection: socket.socket) -> bool:
-        """Reads the message and closes the connection. False: there is no message yet."""
+    def _receive(self, listener: _Listener, connection: socket.socket) -> bool:
+        """Reads the message and closes the connection; returns False if no message has arrived."""
         try:
             raw = connection.recv(MESSAGE_BYTES + 1)
         except BlockingIOError:
@@ -210,34 +206,34 @@ class Handshakes:
             raw = b""
         try:
             if raw:
-                self._know(listener, connection, raw)
+                self._record(listener, connection, raw)
         except ValueError as error:
             self._refuse(listener, str(error))
         except NoPeerError:
-            pass  # it has ended
+            pass  # the sender has ended
         finally:
             connection.close()
         return True
 
-    def _know(self, listener: _Listener, connection: socket.socket, raw: bytes) -> None:
+    def _record(self, listener: _Listener, connection: socket.socket, raw: bytes) -> None:
         hello = parse(raw)
         try:
             handshake = self._handshake(listener, connection, hello)
-        except NoPeerError:  # scans may have seen it all the same
-            self._met(hello.owner)
+        except NoPeerError:  # a scan may have seen the process before it ended
+            self._on_visible(hello.owner)
             raise
-        self._met(hello.owner)
+        self._on_visible(hello.owner)
         if handshake.pid not in listener.known and len(listener.known) >= MAX_SLOTS:
             self._prune(listener)
             if len(listener.known) >= MAX_SLOTS:
-                raise ValueError("more processes than a tenant has slots")
+                raise ValueError("the tenant has more processes than slots")
         listener.known[handshake.pid] = handshake
         listener.processes = None
         listener.unsaved = True
 
     @staticmethod
     def _handshake(listener: _Listener, connection: socket.socket, hello: Hello) -> Handshake:
-        """Raises ValueError: its message is false; NoPeerError: it has ended."""
+        """The verified handshake. Raises ValueError if false, `NoPeerError` if the peer ended."""
         with Peer.of(connection) as peer:
             peer.check_pid(hello.pid, hello.start_ticks)
             peer.check_place(listener.tenant, contained=listener.contained)
@@ -252,30 +248,29 @@ class Handshakes:
             )
 
     def _refuse(self, listener: _Listener, reason: str) -> None:
-        self.refused += 1
         listener.refused += 1
         now_ns = time.monotonic_ns()
-        told_ns = listener.refused_told_ns
-        if told_ns is not None and now_ns - told_ns < REFUSALS_PERIOD_NS:
+        recorded_ns = listener.refusal_recorded_ns
+        if recorded_ns is not None and now_ns - recorded_ns < REFUSALS_PERIOD_NS:
             return
-        listener.refused_told_ns = now_ns
+        listener.refusal_recorded_ns = now_ns
         record_event(
             listener.tenant.directory, "handshake-refused", reason=reason, count=listener.refused
         )
 
-    def _keep_house(self) -> None:
-        """Forgets ended processes, and saves the rest for the next agent."""
+    def _prune_and_save(self) -> None:
+        """Removes ended processes, and saves the remaining handshakes for the next agent."""
         for listener in self._listeners.values():
             if listener.known:
                 self._prune(listener)
             if listener.unsaved:
-                with contextlib.suppress(OSError):  # retried
+                with contextlib.suppress(OSError):  # the next iteration retries
                     write_handshakes(listener.tenant.directory, listener.known.values())
                     listener.unsaved = False
 
     @staticmethod
     def _prune(listener: _Listener) -> None:
-        """Checks the pid alone; readers notice a reused pid by its start time."""
+        """Removes ended processes by pid alone; readers detect a reused pid by its start time."""
         gone = [pid for pid in listener.known if not _exists(pid)]
         for pid in gone:
             del listener.known[pid]
@@ -295,5 +290,5 @@ def _exists(pid: int) -> bool:
 
 
 def _now_ticks() -> int:
-    """The current time in clock ticks since boot, as /proc/PID/stat counts start times."""
+    """The current time in clock ticks since boot, the unit of start times in /proc/PID/stat."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK") // 10**9

@@ -1,4 +1,4 @@
-"""A local socket that listens at a path, in the place of what an earlier process left there."""
+"""A listening local socket that replaces whatever an earlier process left at its path."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-_SO_PASSRIGHTS = 83  # the same, since Linux 6.16
+_SO_PASSRIGHTS = 83  # SO_PASSRIGHTS, since Linux 6.16
 
 
 def listening_socket(
     path: Path, kind: int, *, mode: int, backlog: int, uid: int | None = None
 ) -> socket.socket:
-    """A non-blocking socket that listens at `path` and appears there whole.
+    """A non-blocking socket that listens at `path`, where it appears only when it is ready.
 
-    Its folder is opened by descriptor: the path may exceed the length limit of addresses.
+    Its folder is opened by descriptor, because the path may be longer than a socket address allows.
 
     Args:
-        path: Where it listens; whatever is there is replaced.
+        path: Where the socket listens. Anything at that path is replaced.
         kind: socket.SOCK_STREAM or socket.SOCK_SEQPACKET.
-        mode: File mode: who may connect.
-        backlog: Connections that may wait; the kernel refuses further ones.
-        uid: Its file's owner; None: our own user.
+        mode: The file mode, which decides who may connect.
+        backlog: How many connections may wait; the kernel refuses more.
+        uid: The owner of the socket's file; None for our own user.
 
     Raises:
-        OSError: it cannot be made; nothing is left behind.
+        OSError: the socket cannot be created; nothing is left behind.
     """
     aside = f".{path.name}.new"  # one process at a time uses this folder
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -57,8 +57,8 @@ def listening_socket(
 def _take_no_files(listening: socket.socket) -> None:
     """Makes the socket and the connections that it accepts refuse open files (SCM_RIGHTS).
 
-    Closing the last reference to a file may block on its file system, which may be a user's own.
-    Before Linux 6.16 there is no such option.
+    Closing the last reference to a file may block on its file system, and a user may control that
+    file system. Before Linux 6.16 the option does not exist.
     """
     with contextlib.suppress(OSError):
         listening.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)

@@ -1,4 +1,4 @@
-"""Managed tenant: the agent's state of one tenant, and when it may end."""
+"""Managed tenant: the agent's state for one tenant, and when that tenant may end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError
+from penstock.node.agent.suspension import Suspension
 from penstock.node.enforcement import Step, Subject
 from penstock.node.supervision.shim_bypass import write_finding
 from penstock.node.supervision.supervisor import Supervisor
@@ -16,6 +17,7 @@ from penstock_shim.pages import PageError, read_usage
 
 if TYPE_CHECKING:
     from penstock.node.agent.handshake_sockets import Handshakes
+    from penstock.node.agent.memory_release import MemoryRelease
     from penstock.node.agent.peer import Watched
     from penstock.node.agent.revocation import Revocation
     from penstock.node.enforcement import Finding
@@ -24,14 +26,14 @@ if TYPE_CHECKING:
     from penstock.node.tenants.tenant import Tenant
     from penstock_shim.pages import UsageSnapshot
 
-# How long a tenant without a process stays when its caller is no longer known (the agent was
-# restarted): its first process may be about to start.
+# How long the agent keeps a tenant without processes when it does not know the tenant's caller
+# (because the agent was restarted): the tenant's first process may be about to start.
 FIRST_PROCESS_NS = 10_000_000_000
 REAP_PERIOD_NS = 2_000_000_000
 
 
 class ManagedTenant:
-    """One tenant of the agent. Holds the supervisor lock in the tenant's directory."""
+    """One tenant of the agent, which holds the supervisor lock in the tenant's directory."""
 
     def __init__(
         self,
@@ -44,9 +46,10 @@ class ManagedTenant:
         adopted: bool = False,
         damage: str | None = None,
     ) -> None:
-        """Raises `PageError`: its quota page is unusable; the caller then still owns `lock`.
+        """`damage`: why the grant cannot be read, if so; `grant` was then rebuilt from the pages.
 
-        `damage`: why its grant cannot be read; `grant` is then reconstructed from its pages.
+        Raises:
+            PageError: the tenant's quota page is unusable; the caller then still owns `lock`.
         """
         self.tenant = tenant
         self.grant = grant
@@ -56,42 +59,45 @@ class ManagedTenant:
         )
         self.damage = damage
         self.problem: str | None = None
-        self.looked_after_ns: int | None = None  # when its page got its last heartbeat
+        self.heartbeat_ns: int | None = None  # time of the last heartbeat in the quota page
         self.since_ns = time.monotonic_ns()
-        self.revocation: Revocation | None = None  # since it was revoked
-        # Held while the tenant is offered and reported; never taken with the agent's lock held.
+        self.revocation: Revocation | None = None  # set once the tenant is revoked
+        self.memory_release: MemoryRelease | None = None  # set once its memory is to be released
+        # Held while the tenant is offered and reported to its owner; never taken while holding the
+        # agent's lock.
         self.answering = threading.Lock()
-        self.is_answered = adopted  # its owner got an answer
+        self.is_answered = adopted  # its owner has received a response
         self._lock = lock
         self._caller = caller if grant.lifetime == "processes" else None
-        self._said: set[str] = set()
-        self.findings: tuple[Finding, ...] = ()  # of enforcement, as of its last poll
-        self._left: str | None = ""  # the finding as last written for `penstock ps`; "": not yet
+        self._recorded: set[str] = set()
+        self.findings: tuple[Finding, ...] = ()  # from the last poll of enforcement
+        # The finding last written for `penstock ps`; "" before the first write.
+        self._written: str | None = ""
         # Held while pages and descriptors are in use: a request may end the tenant in the middle of
         # an iteration, and a write to an unmapped page would crash the agent.
         self._using = threading.Lock()
         self._is_closed = False
 
-    def look_after(self, now_ns: int) -> None:
-        """One iteration; a failure is recorded once and affects no other tenant."""
+    def supervise(self, now_ns: int) -> None:
+        """Runs one iteration; a failure is recorded once and does not affect other tenants."""
         with self._using:
             if not self._is_closed:
-                self._look_after(now_ns)
+                self._supervise(now_ns)
 
-    def _look_after(self, now_ns: int) -> None:
+    def _supervise(self, now_ns: int) -> None:
         try:
-            self.supervisor.look_after(now_ns)
-            self.looked_after_ns = now_ns
+            self.supervisor.supervise(now_ns)
+            self.heartbeat_ns = now_ns
         except Exception as error:  # noqa: BLE001 - one bad tenant must not end the node's agent
             self.problem = f"{type(error).__name__}: {error}"
-            if self.problem not in self._said:
-                self._said.add(self.problem)
+            if self.problem not in self._recorded:
+                self._recorded.add(self.problem)
                 record_event(self.tenant.directory, "supervision-failed", reason=self.problem)
         else:
             self.problem = None
 
     def check_whole(self) -> None:
-        """Raises `PenstockError` when its grant cannot be read, and so cannot be rewritten."""
+        """Raises `PenstockError` if the grant is unreadable, since it then cannot be rewritten."""
         if self.damage is not None:
             raise PenstockError(
                 f"tenant {self.tenant.name!r} cannot be changed", self.damage,
@@ -130,42 +136,51 @@ class ManagedTenant:
         return known
 
     def take_findings(self, findings: tuple[Finding, ...]) -> None:
-        """Stores enforcement's findings, also in the tenant's directory for `penstock ps`."""
+        """Stores the findings of enforcement, and writes them to disk for `penstock ps`."""
         self.findings = findings
-        finding = self.finding if findings or self._left else None
-        if finding != self._left:
-            self._left = finding
+        finding = self.finding if findings or self._written else None
+        if finding != self._written:
+            self._written = finding
             write_finding(self.tenant.directory, finding)
 
     @property
     def finding(self) -> str | None:
-        """All current problems of the tenant as text; None: there are none."""
+        """All current problems of the tenant as text, None if there are none."""
         supervisor = self.supervisor
         problems = [self.damage, self.problem, supervisor.page_problem, supervisor.finding]
-        said = [*(one for one in problems if one), *map(str, self.findings)]
+        texts = [*(one for one in problems if one), *map(str, self.findings)]
         if self.revocation is not None:
-            said.append(self.revocation.finding)
-        return "; ".join(said) or None
+            texts.append(self.revocation.finding)
+        return "; ".join(texts) or None
 
     @property
     def is_held(self) -> bool:
-        """Whether enforcement has suspended it or some of its processes."""
+        """Whether enforcement has suspended the tenant or some of its processes."""
         return any(one.step is Step.SUSPEND for one in self.findings)
 
+    @property
+    def suspension(self) -> Suspension:
+        """Whether and how far it is suspended by an order."""
+        problem = self.memory_release.problem if self.memory_release is not None else ""
+        grant = self.grant
+        host_bytes = grant.host_bytes if grant.memory != "device" else 0
+        return Suspension(grant.suspension, host_bytes, problem)
+
     def holds_slots(self) -> bool:
-        """Whether a process of it has a slot, as of the last poll."""
-        usage = self.supervisor.usage or self.last_usage()  # a writer may keep the page locked
+        """Whether a process of the tenant holds a slot, as of the last poll."""
+        # `supervisor.usage` may be None because a writer keeps the page locked.
+        usage = self.supervisor.usage or self.last_usage()
         return usage is not None and bool(usage.slots)
 
     def last_usage(self) -> UsageSnapshot | None:
-        """Its usage page after its last process has ended; None: it cannot be read."""
+        """The usage page, read after the last process has ended; None if it cannot be read."""
         try:
             return read_usage(self.tenant.usage_page)
         except PageError:
             return None
 
     def close(self) -> None:
-        """Closes its files once no iteration uses them; the tenant itself stays as it is."""
+        """Closes the tenant's files once no iteration uses them; the tenant itself is unchanged."""
         with self._using:
             if self._is_closed:
                 return

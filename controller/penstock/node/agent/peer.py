@@ -1,4 +1,4 @@
-"""Peer of a local connection: the process that connected, as the kernel identifies it."""
+"""Peer of a local connection: the process that connected, as identified by the kernel."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _SO_PEERPIDFD = 77  # include/uapi/asm-generic/socket.h, since Linux 6.5
 
 
 def credentials_of(connection: socket.socket) -> tuple[int, int]:
-    """The pid and the uid of the process that connected. Pid 0: outside our pid namespace."""
+    """The pid and uid of the process that connected. The pid is 0 outside our pid namespace."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(raw)
     return pid, uid
 
 
 class NoPeerError(Exception):
-    """The peer has ended, or has torn down what identified it."""
+    """The peer has ended, or the information that identified it is gone."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """The process that called connect(). `of` pins it, so that its pid is not reused meanwhile."""
+    """The process that called connect(). `of` holds it, so that its pid is not reused meanwhile."""
 
     pid: int
     start_ticks: int
@@ -46,29 +46,31 @@ class Peer:
     @classmethod
     @contextlib.contextmanager
     def of(cls, connection: socket.socket) -> Iterator[Peer]:
-        """The peer, guaranteed to be alive when the block is left.
+        """The peer, guaranteed to be still alive when the `with` block ends.
 
         Raises:
-            ValueError: its pid namespace is neither ours nor inside of ours.
-            NoPeerError: it has ended, or its first thread has and nothing identifies it.
+            ValueError: the peer's pid namespace is neither ours nor nested in ours.
+            NoPeerError: the peer has ended, or its main thread has ended and nothing identifies it.
         """
         pid, uid = credentials_of(connection)
         if pid <= 0:
-            raise ValueError("its process is in a pid namespace outside of the agent's")
+            raise ValueError("its process is in a pid namespace outside the agent's")
         descriptor = _pidfd_of(connection)
         try:
             stat = read_stat(pid)
             if stat is None or stat.has_ended or stat.start_ticks == UNKNOWN:
                 raise NoPeerError
-            # A connection that was passed on may outlive its maker, and before Linux 6.5 there is
-            # no pidfd: the pid may be reused. Accept only a process of the same user.
+            # A connection passed to another process may outlive the process that made it, and
+            # before Linux 6.5 there is no pidfd, so the pid may have been reused. Accept only a
+            # process of the same user.
             if descriptor is None and _uid_of(pid) not in {uid, None}:
                 raise NoPeerError
             try:
                 yield cls(pid, stat.start_ticks)
             except ValueError as error:
-                # Its place is that of its first thread, which may end before the others: in a
-                # process that ends on a busy machine these wait for a processor.
+                # The peer's mounts are read through its main thread, which may end before the other
+                # threads; on a busy machine these may then still wait for a processor. Report that
+                # the peer ended, not that it lied.
                 now = read_stat(pid)
                 if now is None or now.leader_has_ended or now.start_ticks != stat.start_ticks:
                     raise NoPeerError from error
@@ -81,25 +83,29 @@ class Peer:
 
     @staticmethod
     def is_alive(pid: int, start_ticks: int) -> bool:
-        """Whether that very process has not ended."""
+        """Whether this process, and not another with the same pid, is alive."""
         return is_alive(Process(pid, start_ticks))
 
     def check_pid(self, inner: int, start_ticks: int) -> None:
-        """Raises ValueError unless pid and start, as it sees them, are right; 0 ticks: unknown."""
+        """Raises ValueError if the pid or start time that the peer sent is false; 0 is unknown."""
         if inner != inner_pid(self.pid):
-            raise ValueError(f"pid {self.pid} says that it has pid {inner}")
+            raise ValueError(f"pid {self.pid} claims to have pid {inner}")
         if start_ticks not in {0, self.start_ticks} and _time_namespace(
             self.pid
         ) == _time_namespace("self"):
-            raise ValueError(f"pid {self.pid} says that it was started at another time")
+            raise ValueError(f"pid {self.pid} claims to have started at another time")
 
     def check_place(self, tenant: Tenant, *, contained: bool) -> None:
-        """Raises ValueError when the pages mounted in the peer are not those of `tenant`.
+        """Checks that the pages mounted in the peer are those of `tenant`.
 
-        `contained`: the tenant's pages lie in its containers, and nowhere else.
+        `contained`: whether the tenant's pages are mounted only in its containers.
+
+        Raises:
+            ValueError: the peer has the pages of another tenant, or none.
+            NoPeerError: the peer's mounts cannot be read now.
         """
         page = page_of(tenant.usage_page)
-        # A user's own mount proves nothing, except that the user may have a rootless container.
+        # A user's own mount proves nothing, but the user may be running a rootless container.
         mounters = {os.geteuid(), page.uid} if contained and page else {os.geteuid()}
         try:
             mounted = mounted_pages(self.pid, mounters.__contains__)
@@ -112,7 +118,7 @@ class Peer:
 
 
 class Watched:
-    """A process and its pidfd: detects its end, and never confuses a reused pid.
+    """A process held by its pidfd, which reports its end even if the pid is reused.
 
     The descriptor is closed when this object is freed.
     """
@@ -126,9 +132,10 @@ class Watched:
 
     @classmethod
     def peer_of(cls, connection: socket.socket) -> Watched | None:
-        """The process that connected: a connection can be passed on, and outlive its maker.
+        """The process that connected, checked because a connection may outlive its maker.
 
-        None: it has ended, is outside our pid namespace, or its start time is unreadable.
+        Returns None if the process has ended, is outside our pid namespace, or its start time is
+        unreadable.
         """
         pid, uid = credentials_of(connection)
         try:
@@ -142,8 +149,17 @@ class Watched:
         found = cls(process or Process(pid, UNKNOWN), descriptor)
         if process is None or found.has_ended():
             return None
-        # Before Linux 6.5 the pid may be reused: accept only a process of the same user.
+        # Before Linux 6.5 the pid may have been reused: accept only a process of the same user.
         return None if by_pid and _uid_of(pid) != uid else found
+
+    @classmethod
+    def again(cls, process: Process) -> Watched | None:
+        """The process that an earlier agent watched; None if it has ended or cannot be watched."""
+        try:
+            found = cls(process, os.pidfd_open(process.pid))
+        except (OSError, OverflowError, ValueError):
+            return None
+        return found if process.start_ticks != UNKNOWN and is_alive(process) else None
 
     def has_ended(self) -> bool:
         """Whether the process has ended."""
@@ -151,7 +167,7 @@ class Watched:
 
 
 def _pidfd_of(connection: socket.socket) -> int | None:
-    """A pidfd of the process that connected; None: this kernel offers none."""
+    """A pidfd of the process that connected, None if the kernel does not offer one."""
     try:
         raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4)
     except OSError as error:
@@ -162,14 +178,14 @@ def _pidfd_of(connection: socket.socket) -> int | None:
 
 
 def _has_ended(pidfd: int | None, pid: int, start_ticks: int) -> bool:
-    """Whether it has ended or is about to: a pidfd becomes readable only at the very end."""
+    """Whether the process has ended or is about to; a pidfd becomes readable only at the end."""
     if pidfd is not None and _is_readable(pidfd):
         return True
     return not Peer.is_alive(pid, start_ticks)
 
 
 def _is_readable(pidfd: int) -> bool:
-    poll = select.poll()  # select() takes no descriptors above 1023
+    poll = select.poll()  # select() does not accept descriptors above 1023
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
 

@@ -1,14 +1,14 @@
-"""Owner of a uid: limits hold for a person, and one person may have many uids.
+"""The person who owns a uid: limits apply to people, and a person may have many uids.
 
 A uid belongs to
 
-    its owner     where /etc/subuid assigns it to a user (rootless containers, newuidmap)
-    itself        where it has an account
-    its creator   where it has none: the user who created the caller's user namespace, as the kernel
-                  reports it; of nested namespaces the outermost one's
-    nobody        otherwise. All such uids together count as one person
+    its owner     if /etc/subuid assigns it to a user (rootless containers, newuidmap)
+    itself        if it has an account
+    its creator   if it has no account: the user who created the caller's user namespace, as
+                  reported by the kernel; of nested namespaces, the creator of the outermost
+    nobody        otherwise; all such uids together count as one person
 
-Without this, a user with 65,536 subordinate uids would have each limit that many times.
+Without this rule, a user with 65,536 subordinate uids would have every limit 65,536 times.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from penstock.node.tenants.json_files import read_record
 NOBODY = -1  # the owner of all uids without an owner
 SUBORDINATE = Path("/etc/subuid")
 ACCOUNTS_KEPT_S, MOST_ACCOUNTS = 10.0, 4096
-_LOOK_S = 1.0  # between checks of the file for changes
-_DEEPEST = 34  # the kernel nests 32 user namespaces
+_CHECK_PERIOD_S = 1.0  # between checks of the file for changes
+_DEEPEST = 34  # the kernel allows 32 nested user namespaces
 # include/uapi/linux/nsfs.h
 _NS_GET_PARENT, _NS_GET_OWNER_UID = 0xB702, 0xB704
 
 
 class People:
-    """Looks up the owners of uids. Thread-safe; blocks on the directory service."""
+    """Finds the owners of uids. Thread-safe. Look-ups block on the system's user directory."""
 
     def __init__(self, subordinate: Path = SUBORDINATE) -> None:
         """`subordinate`: a file in the format of subuid(5)."""
         self._file = subordinate
         self._lock = threading.Lock()
-        self._looked_s = -_LOOK_S
+        self._checked_s = -_CHECK_PERIOD_S
         self._stamp: tuple[int, int, int] | None = None
-        self._ranges: list[tuple[int, int, int]] = []  # first, past the last, owner
+        self._ranges: list[tuple[int, int, int]] = []  # first uid, last uid + 1, owner
         self._accounts: dict[int, tuple[float, str | None]] = {}
 
     def owner_of(self, uid: int, pid: int | None = None) -> int:
@@ -50,12 +50,12 @@ class People:
         found = self._owner(uid)
         if found is None and pid:
             maker = maker_of_namespace(pid)
-            if maker:  # root creates namespaces on behalf of others
+            if maker:  # root is no owner, as it creates namespaces for others
                 found = self._owner(maker)
         return NOBODY if found is None else found
 
     def name_of(self, uid: int) -> str:
-        """The account's name; the number where there is no account, as in containers."""
+        """The account's name, or the number if the uid has no account, as in containers."""
         return self._account(uid) or str(uid)
 
     def _owner(self, uid: int) -> int | None:
@@ -79,11 +79,11 @@ class People:
         return kept[1]
 
     def _read(self) -> None:
-        """Reads the file when it has changed. An unreadable file counts as unchanged."""
+        """Reads the file of subordinate uids if it changed; keeps the old content on failure."""
         now_s = time.monotonic()
-        if now_s - self._looked_s < _LOOK_S:
+        if now_s - self._checked_s < _CHECK_PERIOD_S:
             return
-        self._looked_s = now_s
+        self._checked_s = now_s
         try:
             found = self._file.stat()
             stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
@@ -109,9 +109,9 @@ class People:
 
 
 def maker_of_namespace(pid: int) -> int | None:
-    """The uid that created the process's outermost user namespace below ours.
+    """The uid that created the outermost user namespace of the process below ours.
 
-    None: the process is in ours, or the creator cannot be determined.
+    None if the process is in our namespace, or the creator cannot be determined.
     """
     maker = None
     try:
@@ -127,7 +127,7 @@ def maker_of_namespace(pid: int) -> int | None:
             above = fcntl.ioctl(descriptor, _NS_GET_PARENT)
             os.close(descriptor)
             descriptor = above
-    except OSError:  # it does not lie below ours
+    except OSError:  # the namespace is not below ours
         return None
     finally:
         os.close(descriptor)

@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 class Principal:
     """A caller, identified by the kernel (local socket) or by a certificate (TLS)."""
 
-    name: str  # for records: the name of the user or of the certificate
-    uid: int | None  # on this machine; None: remote
-    pid: int | None  # of the calling process; None: remote
-    is_admin: bool  # root, the agent's own user, or the holder of a certificate of the CA
-    owner_uid: int | None = None  # the person whose limits hold for a local user, see `person`
-    process: Watched | None = field(default=None, compare=False)  # `pid` while it has not ended
+    name: str  # the user or certificate, as named in records
+    uid: int | None  # on this machine; None if remote
+    pid: int | None  # of the calling process; None if remote
+    is_admin: bool  # true for root, the agent's user, and certificates of the CA
+    owner_uid: int | None = None  # the person whose limits apply to a local user (see `person`)
+    process: Watched | None = field(default=None, compare=False)  # process `pid`, while alive
+    is_pool: bool = False  # the manager of the node's compute pool, through the agent itself
 
     @classmethod
     def local(cls, uid: int, pid: int, people: People, process: Watched | None = None) -> Principal:
-        """The process `pid` of user `uid`, from SO_PEERCRED. Blocks on account look-ups."""
+        """The local caller with these SO_PEERCRED ids. May block on account look-ups."""
         if cls.is_admins(uid):
             return cls(people.name_of(uid), uid, pid, is_admin=True, process=process)
         owner = people.owner_of(uid, pid)
@@ -37,7 +38,7 @@ class Principal:
 
     @staticmethod
     def is_admins(uid: int) -> bool:
-        """Whether a user of this machine is an administrator: root, or the agent's own."""
+        """Whether the uid is an administrator's: root, or the user that runs the agent."""
         return uid in (0, os.geteuid())
 
     @classmethod
@@ -45,44 +46,55 @@ class Principal:
         """The holder of the certificate with that name."""
         return cls(name, None, None, is_admin=True)
 
+    @classmethod
+    def pool(cls) -> Principal:
+        """The manager of the compute pool that the node is in."""
+        return cls("pool", None, None, is_admin=True, is_pool=True)
+
     @property
     def person(self) -> int | str:
-        """The person whose limits hold: all uids of one person count together."""
+        """The person whose limits apply; all uids of a person count together."""
         if self.uid is None:
             return self.name
         return self.uid if self.owner_uid is None else self.owner_uid
 
     def check_may_change(self, grant: Grant) -> None:
-        """Raises `PenstockError` unless the caller is an admin, or owns the tenant.
+        """Checks that the caller is an administrator or owns the tenant.
 
-        A subordinate uid's tenants belong to the uid's owner, too.
+        A tenant of a subordinate uid belongs to the owner of that uid, too.
+
+        Raises:
+            PenstockError: the tenant belongs to another user.
         """
         if self.is_admin or (self.uid is not None and self.uid in (grant.uid, grant.owner_uid)):
             return
         raise PenstockError(
             f"{self.name} may not change tenant {grant.tenant!r}",
-            f"it is {grant.user}'s",
+            f"it belongs to {grant.user}",
             f"ask {grant.user} or an administrator",
             reason="not-yours",
         )
 
     def check_may_lift(self, grant: Grant, what: str) -> None:
-        """Raises `PenstockError` for a user's tenant that an administrator has suspended.
+        """Checks that the caller may lift the tenant's suspension, if an administrator set it.
 
-        `what`: the refused change, such as "resumed".
+        `what`: the change to name in the refusal, such as "resumed".
+
+        Raises:
+            PenstockError: an administrator has suspended the tenant, and the caller is a user.
         """
         if grant.suspended and grant.suspended_by and not self.is_admin:
             raise PenstockError(
                 f"tenant {grant.tenant!r} cannot be {what}",
                 f"{grant.suspended_by} has suspended it as an administrator",
-                f"ask {grant.suspended_by}; penstock events {grant.tenant} says why",
+                f"ask {grant.suspended_by}; penstock events {grant.tenant} shows the reason",
                 reason="not-allowed",
             )
 
     def check_is_admin(self, what: str) -> None:
-        """Raises `PenstockError` unless the caller is an admin. `what`: "to oversubscribe"."""
+        """Raises `PenstockError` if the caller is no administrator. `what`: "to oversubscribe"."""
         if not self.is_admin:
             raise PenstockError(
-                f"{self.name} is not allowed {what}", "only an administrator is",
-                "ask for less, or ask an administrator", reason="not-allowed",
+                f"{self.name} is not allowed {what}", "only an administrator is allowed to do that",
+                "leave that out of the request, or ask an administrator", reason="not-allowed",
             )  # fmt: skip

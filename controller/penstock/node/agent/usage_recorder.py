@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 
     from penstock.devices import Device
     from penstock.node.admission.checks import Free
-    from penstock.node.agent.agent import Agent
+    from penstock.node.agent.device_task import DeviceTask
     from penstock.node.agent.managed_tenant import ManagedTenant
+    from penstock.node.agent.node import Node
+    from penstock.node.agent.reconcile_loop import ReconcileLoop
+    from penstock.node.agent.tenant_registry import TenantRegistry
     from penstock.node.enforcement.enforcer import DeviceFigures
     from penstock.node.metering.clock import Moment
     from penstock.node.metering.meter import TenantSuspicion
@@ -46,67 +49,70 @@ if TYPE_CHECKING:
     from penstock_shim.pages import UsageSnapshot
 
 OBSERVE_NS = 1_000_000_000
-# How often the reading of an unchanged tenant is repeated to the meter: less than the time after
-# which the meter sees a gap, in which anything may have happened.
+# How often the reading of an unchanged tenant is repeated to the meter. It is shorter than the time
+# after which the meter assumes a gap, during which anything may have happened.
 SAME_NS = 4_000_000_000
 FLUSH_NS = 10_000_000_000
 STORED_WITHIN_S = 2.0
-_WHERE = ("namespace", "pod", "container")  # labels of a grant that say where its tenant runs
+_WHERE = ("namespace", "pod", "container")  # labels of a grant that show where its tenant runs
 
 
 @dataclass
 class _Latest:
     """One tenant's last reading, and when it was last passed to the meter."""
 
-    usage: UsageSnapshot | None  # None: the page cannot be read
+    usage: UsageSnapshot | None  # None if the page cannot be read
     grant: Grant
     figures: tuple[DeviceFigures, ...]
     reading: TenantReading
-    told_ns: int  # CLOCK_MONOTONIC
+    observed_ns: int  # CLOCK_MONOTONIC
 
     def is_of(
         self, usage: UsageSnapshot | None, grant: Grant, figures: tuple[DeviceFigures, ...]
     ) -> bool:
-        """Whether these inputs would give the same reading."""
+        """Whether these inputs would produce the same reading."""
         return self.usage is usage and self.grant is grant and self.figures == figures
 
 
+@dataclass(eq=False)
 class UsageRecorder:
-    """A periodic task of the agent; also takes each tenant's last reading at its end."""
+    """The agent's periodic task that meters usage, and takes each tenant's last reading at its end.
 
-    def __init__(self, agent: Agent, directory: Path | None = None) -> None:
-        """Meters into `directory`. Raises `PenstockError`: another process does so already."""
-        self._agent = agent
-        self._meter = Meter(directory)
-        self._directory = directory
-        # Tenants end in various threads, some of which hold the agent's lock: never take the
-        # agent's lock while holding this one.
+    The readings are stored in `directory`.
+
+    Raises:
+        PenstockError: another process already stores readings in the directory.
+    """
+
+    node: Node
+    registry: TenantRegistry
+    enforcement: EnforcementTask
+    devices: DeviceTask
+    loop: ReconcileLoop
+    directory: Path | None
+
+    def __post_init__(self) -> None:
+        self._meter = Meter(self.directory)
+        # Tenants end in various threads, some of which hold the registry's lock, so a thread that
+        # holds this lock must never take the registry's.
         self._lock = threading.Lock()
         self._scrape_lock = threading.Lock()  # guards the event counts
-        self._exporter = Exporter(agent.node)
+        self.exporter = Exporter(self.node.name)
         self._identities: dict[ManagedTenant, Identity] = {}
         self._latest: dict[ManagedTenant, _Latest] = {}
-        self._managed_tenants: Sequence[ManagedTenant] = ()  # as of the last iteration …
-        self._at: Moment | None = None  # … and when that was
-        self._events: dict[str, Counter[str]] = {}  # by tenant: kinds
-        self._tail = EventTail(agent, ())
+        self._managed_tenants: Sequence[ManagedTenant] = ()  # from the last iteration …
+        self._at: Moment | None = None  # … and the time of that iteration
+        self._events: dict[str, Counter[str]] = {}  # per tenant: number of events by kind
+        self._tail = EventTail(self.node.state, self.registry)
         self._observed_ns = self._flushed_ns = 0
 
-    def serve(self, address: str, port: int) -> int | None:
-        """Serves metrics; returns the port, None while it is in use. Raises `PenstockError`."""
-        return self._exporter.serve(address, port, self._agent.report)
-
-    def serve_probes(self, address: str, port: int) -> int | None:
-        """Serves probes on a port of their own; otherwise like `serve`."""
-        return self._exporter.serve_probes(address, port, self._agent.report)
-
     def __call__(self, now_ns: int) -> bool:
-        """One iteration; returns whether it was due."""
+        """Meters the tenants if that is due; returns whether it did."""
         if now_ns - self._observed_ns < OBSERVE_NS:
             return False
         self._observed_ns = now_ns
         at = now()
-        managed_tenants = self._agent.managed_tenants()
+        managed_tenants = self.registry.managed_tenants()
         with self._lock:
             self._observe(at, managed_tenants)
             if now_ns - self._flushed_ns >= FLUSH_NS:
@@ -119,12 +125,12 @@ class UsageRecorder:
                     del self._identities[gone]
                 for gone in self._latest.keys() - set(managed_tenants):
                     del self._latest[gone]
-        look = functools.partial(self._snapshot, managed_tenants, at)
-        self._exporter.publish(look, self._agent.last_round_ns() / 1e9)
+        take_snapshot = functools.partial(self._snapshot, managed_tenants, at)
+        self.exporter.publish(take_snapshot, self.loop.last_iteration_ns() / 1e9)
         return True
 
     def close_tenant(self, managed: ManagedTenant) -> None:
-        """Takes the last reading of a tenant that has ended."""
+        """Takes the last reading of an ended tenant."""
         with self._lock:
             self._catch_up([managed])
             self._latest.pop(managed, None)
@@ -133,31 +139,35 @@ class UsageRecorder:
                 self._record(self._meter.close_tenant(now(), reading)[1])
 
     def usage(self, since_s: int, until_s: int, by: By, tenant: str | None) -> Usage:
-        """The usage up to the last iteration. Raises `PenstockError`.
+        """The usage up to the last iteration.
 
-        Usage that could not be stored within `STORED_WITHIN_S` (a full or slow disk) is missing.
+        Usage that could not be stored within `STORED_WITHIN_S`, because of a full or slow disk, is
+        missing.
+
+        Raises:
+            PenstockError: there are no readings, they cannot be read, or none are the tenant's.
         """
         deadline_s = time.monotonic() + STORED_WITHIN_S
         while not self._stored() and time.monotonic() < deadline_s:
             time.sleep(0.02)
-        return read_usage_since(since_s, until_s, by=by, tenant=tenant, directory=self._directory)
+        return read_usage_since(since_s, until_s, by=by, tenant=tenant, directory=self.directory)
 
     def close(self) -> None:
-        """Stores all pending readings."""
-        self._exporter.close()
+        """Stores all pending readings and stops the exporter."""
+        self.exporter.close()
         with self._lock:
             self._catch_up()
             self._meter.close()
 
     def _stored(self) -> bool:
-        """Requests a flush; returns whether all is stored. Never blocks the reconcile loop."""
+        """Requests a flush without blocking the loop; returns whether everything is stored."""
         with self._lock:
             self._catch_up()
             return self._meter.flush(now())
 
     def _observe(self, at: Moment, managed_tenants: Sequence[ManagedTenant]) -> None:
-        """Passes changed readings to the meter, and unchanged ones now and then."""
-        stood: list[ManagedTenant] = []
+        """Passes changed readings to the meter, and repeats unchanged ones every `SAME_NS`."""
+        changed: list[ManagedTenant] = []
         fresh: dict[ManagedTenant, _Latest] = {}
         readings = []
         for managed in managed_tenants:
@@ -166,38 +176,38 @@ class UsageRecorder:
                 usage = None
             latest = self._latest.get(managed)
             if latest is not None and latest.is_of(usage, managed.grant, figures):
-                if at.mono_ns - latest.told_ns >= SAME_NS:
-                    latest.told_ns = at.mono_ns
+                if at.mono_ns - latest.observed_ns >= SAME_NS:
+                    latest.observed_ns = at.mono_ns
                     readings.append(latest.reading)
                 continue
-            stood.append(managed)
+            changed.append(managed)
             reading = self._reading(managed, usage, figures)
             if reading is not None:
                 fresh[managed] = _Latest(usage, managed.grant, figures, reading, at.mono_ns)
                 readings.append(reading)
-        self._catch_up(stood)
-        for managed in stood:
+        self._catch_up(changed)
+        for managed in changed:
             self._latest.pop(managed, None)
         self._latest.update(fresh)
         self._at = at
         self._record(self._meter.observe(at, readings))
 
     def _catch_up(self, managed_tenants: Iterable[ManagedTenant] | None = None) -> None:
-        """Repeats unchanged readings to the meter, as valid until the last iteration."""
+        """Repeats unchanged readings to the meter, since they hold up to the last iteration."""
         if self._at is None:
             return
         readings = []
         for managed in self._latest if managed_tenants is None else managed_tenants:
             latest = self._latest.get(managed)
-            if latest is not None and latest.told_ns < self._at.mono_ns:
-                latest.told_ns = self._at.mono_ns
+            if latest is not None and latest.observed_ns < self._at.mono_ns:
+                latest.observed_ns = self._at.mono_ns
                 readings.append(latest.reading)
         self._record(self._meter.observe(self._at, readings))
 
     def _reading(
         self, managed: ManagedTenant, usage: UsageSnapshot | None, figures: Sequence[DeviceFigures]
     ) -> TenantReading | None:
-        """The reading, of a damaged page by device figures alone; None: there are none either."""
+        """The reading, from device figures alone if the page is damaged; None without either."""
         if usage is None and not figures:
             return None
         measured = {
@@ -210,13 +220,8 @@ class UsageRecorder:
             return None
 
     def _figures(self, managed: ManagedTenant) -> tuple[DeviceFigures, ...]:
-        """The devices' figures of the tenant as of enforcement's last poll."""
-        enforcer = self._agent.enforcer
-        return () if enforcer is None else enforcer.figures(managed.tenant.directory)
-
-    @property
-    def _enforcing(self) -> EnforcementTask | None:
-        return EnforcementTask.of(self._agent)
+        """The devices' figures for the tenant, from the last poll of enforcement."""
+        return self.enforcement.enforcer.figures(managed.tenant.directory)
 
     def _identity(self, managed: ManagedTenant) -> Identity:
         if managed not in self._identities:
@@ -226,7 +231,7 @@ class UsageRecorder:
 
     def _record(self, suspicions: Iterable[TenantSuspicion]) -> None:
         for one in suspicions:
-            directory = self._agent.state.tenants / one.tenant
+            directory = self.node.state.tenants / one.tenant
             if directory.is_dir():
                 found = one.suspicion
                 record_event(
@@ -245,31 +250,31 @@ class UsageRecorder:
                 del self._events[gone]
 
     def _snapshot(self, managed_tenants: Sequence[ManagedTenant], at: Moment) -> NodeSnapshot:
-        """The snapshot for a scrape, after the iteration at `at`; runs in the scraper's thread."""
+        """The snapshot for a scrape, as of the iteration at `at`; runs in the scraper's thread."""
         self._count_events(managed_tenants)
         with self._lock:
             self._catch_up()
-        agent = self._agent
+        node = self.node
         free: dict[str, Free] = {}
-        with contextlib.suppress(PenstockError):  # a grant is unreadable: unknown
-            free = free_shares(agent.devices, agent.machine, agent.grants())
+        with contextlib.suppress(PenstockError):  # unknown, because a grant is unreadable
+            free = free_shares(node.devices, node.machine, self.registry.grants())
         return NodeSnapshot(
             at_mono_ns=at.mono_ns,
-            began_wall_ns=int(agent.started_at * 1e9),
+            began_wall_ns=int(node.started_at * 1e9),
             version=__version__,
-            devices=tuple(self._device(device, free.get(device.uuid)) for device in agent.devices),
+            devices=tuple(self._device(device, free.get(device.uuid)) for device in node.devices),
             tenants=tuple(
                 one for managed in managed_tenants if (one := self._tenant(managed)) is not None
             ),
             meter=self._meter.health(at),
-            damaged_tenants=agent.damaged_tenants(),
+            damaged_tenants=self.registry.damaged_tenants(),
         )
 
     def _tenant(self, managed: ManagedTenant) -> TenantSnapshot | None:
         try:
             identity = self._identity(managed)
         except OSError:
-            return None  # it is ending
+            return None  # the tenant is ending
         usage = managed.supervisor.usage
         limits = managed.supervisor.limits
         return TenantSnapshot(
@@ -291,32 +296,27 @@ class UsageRecorder:
             ),
             events=dict(self._events.get(managed.tenant.name, ())),
             findings=_findings(managed),
-            heartbeat_ns=managed.looked_after_ns,
+            heartbeat_ns=managed.heartbeat_ns,
         )
 
     def _device(self, device: Device, left: Free | None) -> DeviceSnapshot:
-        watch = self._agent.watch
-        report = watch.report_of(device.uuid)
-        health = watch.health(device.uuid)
+        report = self.devices.report_of(device.uuid)
+        health = self.devices.health(device.uuid)
         return DeviceSnapshot(
             device_uuid=device.uuid,
             name=device.name,
             simulated=device.simulated,
-            # Enforcement polls all devices once a second, too, and that must succeed.
-            available=health.state != "lost" and not self._agent.fails(EnforcementTask),
+            # Enforcement polls all devices once a second, too, and its polls must also succeed.
+            available=health.state != "lost" and not self.loop.is_failing(EnforcementTask),
             memory_capacity_bytes=device.memory_bytes,
             memory_used_bytes=known(report.memory_used_bytes) if report else None,
             memory_granted_bytes=device.memory_bytes - left.memory_bytes if left else 0,
             busy_permille=known(report.busy_permille) if report else None,
             cores_granted_permille=1000 - left.cores_permille if left else 0,
             healthy=health.state == "ok",
-            xids=watch.xids(device.uuid),
-            foreign_processes=self._foreign(device),
+            xids=self.devices.xids(device.uuid),
+            foreign_processes=len(self.enforcement.foreign_on(device.uuid)),
         )
-
-    def _foreign(self, device: Device) -> int | None:
-        enforcing = self._enforcing
-        return len(enforcing.foreign_on(device.uuid)) if enforcing else None
 
 
 def _findings(managed: ManagedTenant) -> Counter[str]:

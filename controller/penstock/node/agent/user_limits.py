@@ -1,4 +1,4 @@
-"""Per-user limits: what a user who is not an administrator may request for own tenants."""
+"""Per-user limits: what users other than administrators may request for their tenants."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError, format_cores, human_memory, listing
-from penstock.model.limits import DEFAULT_STEP, STEPS, Step
 from penstock.model.quantity import FULL_DEVICE_PERMILLE
+from penstock.model.terms import DEFAULT_STEP, STEPS, Step
 from penstock.node.admission.checks import Free, free_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from penstock.devices import Device
     from penstock.node.admission.admit import Request
+    from penstock.node.agent.node import Node
     from penstock.node.agent.principal import Principal
     from penstock.node.tenants.grant import Grant
 
-# Metrics carry these labels as the node's own statement of whose a tenant is.
+# Metrics carry these labels as the node's own statement of who owns a tenant.
 PLACE_LABELS = frozenset({"namespace", "pod", "container"})
 
 
@@ -27,48 +27,51 @@ PLACE_LABELS = frozenset({"namespace", "pod", "container"})
 class Bounds:
     """A node's limits: `penstock agent --measured --longest-grace --user-limit --user-tenants`.
 
-    They hold for a person, under whichever uid the person calls.
+    They apply to a person, whichever of the person's uids makes the call.
     """
 
-    least_step: Step = DEFAULT_STEP  # of `onExceed.measured`: nothing milder
-    longest_grace_ns: int = 60 * 10**9  # of `onExceed.grace`
-    user_permille: int = FULL_DEVICE_PERMILLE  # of each device, for all tenants of one user
-    user_tenants: int = 64  # of one user, including tenants that cannot end yet
+    least_step: Step = DEFAULT_STEP  # the mildest step allowed for `onExceed.measured`
+    longest_grace_ns: int = 60 * 10**9  # the most allowed for `onExceed.grace`
+    user_permille: int = FULL_DEVICE_PERMILLE  # of each device, for all tenants of a user together
+    user_tenants: int = 64  # per user, including tenants that have not ended yet
 
     def check(self, request: Request, caller: Principal) -> None:
-        """Raises `PenstockError` for a request that only an administrator may make."""
+        """Raises `PenstockError` if only an administrator may make this request."""
         if caller.is_admin:
             return
         if STEPS.index(request.measured) < STEPS.index(self.least_step):
             raise _refusal(
                 f"onExceed.measured: {request.measured} is milder than this node allows",
-                f"for users the least step is {self.least_step} (penstock agent --measured)",
-                f"ask for {self.least_step}",
+                f"users may set {self.least_step} or stricter (penstock agent --measured)",
+                f"request {self.least_step}",
             )
         if request.grace_ns > self.longest_grace_ns:
             raise _refusal(
                 f"onExceed.grace: {_seconds(request.grace_ns)} is longer than this node allows",
-                f"for users it is at most {_seconds(self.longest_grace_ns)} "
+                f"users may set at most {_seconds(self.longest_grace_ns)} "
                 "(penstock agent --longest-grace)",
-                "ask for less",
+                "request a shorter time",
             )
         if request.allow_unknown:
             raise _refusal(
-                f"{caller.name} may not let unknown driver functions pass (allowUnknown)",
+                f"{caller.name} may not allow unknown driver functions (allowUnknown)",
                 "they may take memory or device time that is not accounted",
-                "leave it out",
+                "leave allowUnknown out",
             )
         if forged := sorted(PLACE_LABELS & request.labels.keys()):
             raise _refusal(
                 f"{caller.name} may not set the labels {', '.join(forged)}",
-                "metrics carry them as the node's own statement",
+                "only the node sets these labels, which metrics carry",
                 "choose other names for your own labels",
             )
 
     def check_number(self, caller: Principal, grants: Iterable[Grant], held: int) -> None:
-        """Raises `PenstockError` when a user has reached the number of tenants per user.
+        """Checks that a user may have another tenant.
 
-        `held`: pages of the user's ended tenants that are still open in a process.
+        `held`: the number of pages of the user's ended tenants that a process still has open.
+
+        Raises:
+            PenstockError: the user already has the maximum number of tenants.
         """
         if caller.is_admin:
             return
@@ -83,9 +86,10 @@ class Bounds:
             )  # fmt: skip
 
     def bounded(self, request: Request) -> Request:
-        """The request with `onExceed` clamped to what users may request.
+        """The request with `onExceed` limited to what users may request.
 
-        A node's driver calls as an administrator; `bound_…` marks the fields that a user wrote.
+        The DRA driver of a node calls as an administrator; `bound_…` marks the fields that a user
+        wrote.
         """
         if request.bound_measured:
             measured = max(request.measured, self.least_step, key=STEPS.index)
@@ -96,20 +100,16 @@ class Bounds:
         return request
 
     def left_to(
-        self,
-        caller: Principal,
-        devices: Sequence[Device],
-        machine: str | None,
-        grants: Iterable[Grant],
+        self, caller: Principal, node: Node, grants: Iterable[Grant]
     ) -> dict[str, Free] | None:
-        """What the caller may still get of each device, by UUID; None: unlimited."""
+        """The share of each device that is left to the caller, by UUID; None if unlimited."""
         if caller.is_admin or self.user_permille >= FULL_DEVICE_PERMILLE:
             return None
         own = [one for one in grants if person_of(one) == caller.person]
-        beside = free_shares(devices, machine, own)
+        beside = free_shares(node.devices, node.machine, own)
         withheld = FULL_DEVICE_PERMILLE - self.user_permille
         left = {}
-        for device in devices:
+        for device in node.devices:
             free = beside[device.uuid]
             withheld_bytes = -(-device.memory_bytes * withheld // FULL_DEVICE_PERMILLE)
             left[device.uuid] = Free(
@@ -126,10 +126,13 @@ class Bounds:
         left: Mapping[str, Free] | None,
         before: Grant | None = None,
     ) -> None:
-        """Raises `PenstockError` when a user would hold more of a device than users may.
+        """Checks that the user's tenants together take no more of a device than users may have.
 
-        `left`: from `left_to`, without this grant; `before`: the grant that this one replaces,
-        whose size is always allowed.
+        `left`: the result of `left_to`, computed without this grant. `before`: the grant that this
+        grant replaces, whose size is always allowed.
+
+        Raises:
+            PenstockError: the grant would take the user beyond the limit.
         """
         if left is None:
             return
@@ -149,14 +152,14 @@ class Bounds:
                     "device (penstock agent --user-limit)",
                     f"{share.name} {share.index}: {'; '.join(short)}"
                     f"{f' beside {others}' if others else ''}",
-                    f"ask for less{', revoke one of these' if others else ''}, or ask an "
+                    f"request less{', revoke one of these' if others else ''}, or ask an "
                     "administrator",
                     reason="not-allowed",
                 )
 
 
 def person_of(grant: Grant) -> int | None:
-    """The person whose limits it counts to, as `Principal.person`; None: no local user."""
+    """The person whose limits the grant counts towards, None if that is no local user."""
     return grant.uid if grant.owner_uid is None else grant.owner_uid
 
 

@@ -1,7 +1,7 @@
-"""CDI specs: one file per tenant in the directory that container runtimes read.
+"""CDI specs, one file for each tenant, in the directory that container runtimes read.
 
-A file is written and removed atomically. Runtimes read specs of version 0.5.0 and later (podman 4.3
-reads no newer one), so no newer feature is used.
+Files are written and removed atomically. The specs use only features of version 0.5.0, because
+podman 4.3 reads no newer version; other runtimes read 0.5.0 and later.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def qualified_name(device: str) -> str:
 
 
 def spec_of(device: str, mounts: Sequence[tuple[str, str, bool]], hook: Path) -> dict[str, Any]:
-    """A CDI spec with one device.
+    """The CDI spec of one device.
 
-    Each of `mounts` is a host path, a path in the container, and whether it is writable.
+    Each item of `mounts` is a host path, a path in the container, and whether it is writable.
     """
     libraries = [f"{places.SHIM}/{name}" for name in places.SHIMS.values()]
     edits = {
@@ -63,19 +63,19 @@ def spec_of(device: str, mounts: Sequence[tuple[str, str, bool]], hook: Path) ->
 
 
 class SpecDirectory:
-    """The CDI specs of one of our kinds in one directory, whoever wrote them."""
+    """The CDI specs of one kind in one directory, whichever process wrote them."""
 
     def __init__(self, directory: Path, kind: str = KIND) -> None:
         self.directory = directory
         self._kind = kind
-        self._prefix = kind.replace("/", "-") + "_"  # CDI's naming scheme for transient specs
+        self._prefix = kind.replace("/", "-") + "_"  # CDI's names for transient specs
 
     def file_of(self, device: str) -> Path:
-        """The path of this device's spec."""
+        """The path of the device's spec file."""
         return self.directory / f"{self._prefix}{device}.json"
 
     def devices(self) -> dict[str, Path]:
-        """The spec file of every device, by name."""
+        """The spec files of all devices, by device name."""
         try:
             files = sorted(self.directory.glob(f"{self._prefix}*.json"))
         except OSError:
@@ -83,7 +83,7 @@ class SpecDirectory:
         return {file.name.removeprefix(self._prefix).removesuffix(".json"): file for file in files}
 
     def pages_of(self, device: str) -> str | None:
-        """Host path of the quota page that the device's spec mounts; None: no usable spec."""
+        """The host path of the quota page that the spec mounts, None without a usable spec."""
         spec = self._read(device)
         try:
             edits = spec["devices"][0]["containerEdits"] if spec else {"mounts": []}
@@ -96,14 +96,15 @@ class SpecDirectory:
             return None
 
     def write(self, device: str, spec: dict[str, Any]) -> bool:
-        """Writes the spec unless the file already holds it; returns whether it was written.
+        """Writes the spec unless the file already contains it; returns whether it was written.
 
-        Raises `PenstockError` if it cannot be written; the previous one stays in force.
+        Raises:
+            PenstockError: the spec cannot be written; the previous one stays in force.
         """
         if self._read(device) == spec:
             return False
         file = self.file_of(device)
-        # Runtimes read only names that end in .json or .yaml.
+        # Runtimes read only files whose names end in .json or .yaml.
         aside = self.directory / f".{file.name}.{secrets.token_hex(6)}"
         try:
             self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -119,14 +120,13 @@ class SpecDirectory:
             raise PenstockError(
                 f"cannot offer {self._kind}={device} to containers",
                 f"{file} cannot be written: {error.strerror or error}",
-                "container runtimes read /etc/cdi and /var/run/cdi: run the agent as root, or make "
-                "room there",
+                "run the agent as root, and make sure that the file system has free space",
                 reason="unavailable",
             ) from error
         return True
 
     def remove(self, device: str) -> bool:
-        """Removes the device; returns whether it existed. Running containers keep theirs."""
+        """Removes the device; returns whether it existed. Running containers keep the device."""
         try:
             self.file_of(device).unlink()
         except FileNotFoundError:
@@ -134,7 +134,7 @@ class SpecDirectory:
         return True
 
     def remove_leftovers(self) -> None:
-        """Removes files that a killed writer left behind. Only for the one writer of our kind."""
+        """Removes a killed writer's files. Only the single writer of our kind may call it."""
         for aside in self.directory.glob(f".{self._prefix}*.json.*"):
             aside.unlink(missing_ok=True)
 

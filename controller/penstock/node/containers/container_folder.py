@@ -1,14 +1,14 @@
-"""The tenant's folder that is mounted into its containers, and its permissions.
+"""The tenant's folder that is mounted into its containers, and the folder's permissions.
 
-`<tenant>/container/` is mounted read-only at `places.TENANT`. The real files are mounted over its
-empty ones: the quota page read-only, the usage page writable. The agent's handshake socket is in
-it, too. Containers run as any user, so files that they must write are writable for all. Other users
-of the node cannot reach them, because the tenant's directory is closed to them.
+`<tenant>/container/` is mounted read-only at `places.TENANT`. Over its empty files the real files
+are mounted: the quota page read-only, the usage page writable. The folder also contains the agent's
+handshake socket. Containers may run as any user, so the files that they must write are writable for
+all. Other users of the node cannot reach these files, because the tenant's directory is closed to
+them.
 """
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from penstock.node.tenants.tenant import Tenant
 
 FOLDER = "container"
-_RELEASE = "shim-release"  # in the tenant's directory: the release that it keeps until it ends
-_TAG_BYTES = 63  # how much of a tag the simulated device keeps
+_RELEASE = "shim-release"  # in the tenant's directory; names the release that the tenant keeps
+_TAG_BYTES = 63  # length of the tags that the simulated device stores
 
 
 def kept_release(tenant: Tenant) -> str | None:
-    """The name of the shim release that the tenant started with; None: it has none yet."""
+    """The name of the shim release that the tenant started with, None if it has none yet."""
     try:
         return (tenant.directory / _RELEASE).read_text(encoding="ascii").strip() or None
     except (FileNotFoundError, UnicodeDecodeError):
@@ -35,19 +35,22 @@ def kept_release(tenant: Tenant) -> str | None:
 
 
 def keep_release(tenant: Tenant, release: Release) -> None:
-    """Records the tenant's shim release, atomically."""
+    """Records the tenant's shim release atomically."""
     aside = tenant.directory / f".{_RELEASE}"
     aside.write_text(release.name + "\n", encoding="ascii")
     aside.replace(tenant.directory / _RELEASE)
 
 
 def prepare(tenant: Tenant, machine: Path | None) -> None:
-    """Creates the folder, or completes one that was left half made.
+    """Creates the folder, or completes one that is half finished.
 
-    `machine`: the simulated machine's file; None: a real device. Raises OSError, and
-    `PenstockError` if the machine belongs to another user.
+    `machine`: the simulated machine's file, None for a real device.
+
+    Raises:
+        OSError: the folder cannot be written.
+        PenstockError: the machine's file belongs to another user.
     """
-    tenant.directory.chmod(0o700)  # before any file in it is writable for all
+    tenant.directory.chmod(0o700)  # before any file in the directory becomes writable for all
     folder = tenant.directory / FOLDER
     _folder(folder)
     for name in ("quota", "usage"):
@@ -68,7 +71,7 @@ def prepare(tenant: Tenant, machine: Path | None) -> None:
 
 
 def mounts(tenant: Tenant, release: Release, machine: Path | None) -> list[tuple[str, str, bool]]:
-    """Host path, path in the container, and whether it is writable there; outer ones first."""
+    """Host path, container path, and whether it is writable, for each mount; outer mounts first."""
     listing = [
         (str(release.shim), places.SHIM, False),
         (str(tenant.directory / FOLDER), places.TENANT, False),
@@ -95,13 +98,13 @@ def _folder(path: Path) -> None:
 
 
 def _place(path: Path) -> None:
-    """Creates an empty file to mount on."""
+    """Creates an empty file that another file is mounted over."""
     path.touch(exist_ok=True)
     path.chmod(0o444)
 
 
 def _open_machine(machine: Path) -> None:
-    """Makes the machine's file writable for all, as a GPU's device node is."""
+    """Makes the machine's file writable for all users, as a GPU's device node is."""
     if machine.stat().st_mode & 0o666 == 0o666:
         return
     try:
@@ -110,5 +113,5 @@ def _open_machine(machine: Path) -> None:
         raise PenstockError(
             f"cannot mount the simulated machine {machine} in containers",
             "it belongs to another user",
-            f"make it writable for all: chmod 666 {machine}, or use one of {os.geteuid()}'s own",
+            f"make it writable for all (chmod 666 {machine}), or use your own simulated machine",
         ) from error

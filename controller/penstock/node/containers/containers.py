@@ -1,8 +1,7 @@
-"""CDI devices of a node's tenants: offers, withdraws and adopts them for the node agent."""
+"""CDI devices of a node's tenants, which the node agent offers, withdraws and adopts."""
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +13,6 @@ from penstock.node.containers.cdi import SpecDirectory, qualified_name, spec_of
 from penstock.node.containers.shim_release import (
     Release,
     install_release,
-    releases_in,
-    remove_leftovers,
 )
 from penstock.node.tenants.tenant import Tenant, tenants_of
 from penstock_shim.pages import PageError, read_quota
@@ -24,32 +21,32 @@ if TYPE_CHECKING:
     from penstock.devices import DeviceBackend
     from penstock.node.tenants.state import State
 
-RELEASES = Path("/var/lib/penstock/shim")  # not below /run, which may be noexec
+RELEASES = Path("/var/lib/penstock/shim")  # not in /run, which may be mounted noexec
 SPECS = Path("/var/run/cdi")
 
 
 @dataclass(frozen=True)
 class Adopted:
-    """The result of `Containers.adopt`, by tenants' names."""
+    """The result of `Containers.adopt`, by tenant name."""
 
     kept: tuple[str, ...]
-    """Tenants whose spec was correct."""
+    """Tenants whose spec was already correct."""
     written: tuple[str, ...]
-    """Tenants whose spec was missing or different, and was written again."""
+    """Tenants whose spec was missing or different, and was rewritten."""
     removed: tuple[str, ...]
-    """Specs whose tenants are gone."""
+    """Specs that were removed because their tenants are gone."""
     failed: dict[str, PenstockError]
     """Tenants that cannot be offered, and why. They were left unchanged."""
 
 
 class Containers:
-    """The CDI devices of one state directory. One writer at a time: the agent.
+    """The CDI devices of one state directory, whose only writer is the agent.
 
-    Every call may be repeated; the next `adopt` completes one that was killed half-way.
+    Every call may be repeated; the next `adopt` completes a call that was killed half-way.
     """
 
     def __init__(self, state: State, *, releases: Path = RELEASES, specs: Path = SPECS) -> None:
-        """Installs the shim of this version below `releases`. Raises `PenstockError`."""
+        """Installs this version's shim in `releases`. Raises `PenstockError` if that fails."""
         self._state = state
         self._releases = releases
         self._specs = SpecDirectory(specs)
@@ -58,8 +55,10 @@ class Containers:
     def offer(self, tenant: Tenant) -> str:
         """Offers the tenant to containers as a CDI device; returns its qualified name.
 
-        The tenant's quota page must name the libraries that `container_libraries` returns. Raises
-        `PenstockError`; an earlier offer, if any, is unchanged then.
+        The tenant's quota page must name the libraries that `container_libraries` returns.
+
+        Raises:
+            PenstockError: the tenant cannot be offered; an earlier offer, if any, is unchanged.
         """
         self._write(tenant)
         return qualified_name(tenant.name)
@@ -67,14 +66,14 @@ class Containers:
     def withdraw(self, name: str) -> bool:
         """Withdraws the tenant from new containers; returns whether it was offered.
 
-        Running containers keep it.
+        Running containers keep the device.
         """
         if not self._is_ours(name):
             return False
         return self._specs.remove(name)
 
     def adopt(self) -> Adopted:
-        """After a start: offers again all tenants offered before, and removes specs of ended ones.
+        """Renews all earlier offers after a start, and removes the specs of ended tenants.
 
         A tenant keeps the shim release that it started with.
         """
@@ -85,7 +84,7 @@ class Containers:
         living = {tenant.name: tenant for tenant in tenants_of(self._state)}
         for name, tenant in living.items():
             if container_folder.kept_release(tenant) is None:
-                continue  # never offered
+                continue  # the tenant was never offered
             try:
                 (written if self._write(tenant) else kept).append(name)
             except PenstockError as error:
@@ -95,21 +94,8 @@ class Containers:
         return Adopted(tuple(kept), tuple(written), tuple(removed), failed)
 
     def offered(self) -> list[str]:
-        """Names of this state directory's tenants that are offered to containers."""
+        """Names of the tenants in this state directory that are offered to containers."""
         return [name for name in self._specs.devices() if self._is_ours(name)]
-
-    def prune(self) -> list[str]:
-        """Removes shim releases that no tenant uses; returns their names.
-
-        Files that are mounted stay available to their containers.
-        """
-        used = {container_folder.kept_release(tenant) for tenant in tenants_of(self._state)}
-        used.add(self.release.name)
-        gone = [found for found in releases_in(self._releases) if found.name not in used]
-        remove_leftovers(self._releases)
-        for release in gone:
-            shutil.rmtree(release.directory, ignore_errors=True)
-        return [release.name for release in gone]
 
     def _write(self, tenant: Tenant) -> bool:
         grant = tenant.grant()
@@ -123,14 +109,14 @@ class Containers:
             raise PenstockError(
                 f"tenant {tenant.name!r} cannot be offered to containers",
                 f"{error.filename or tenant.directory}: {error.strerror or error}",
-                "check that its directory exists and can be written, then try again",
+                "check that its directory exists and is writable, then try again",
                 reason="unavailable",
             ) from error
         mounts = container_folder.mounts(tenant, release, machine)
         return self._specs.write(tenant.name, spec_of(tenant.name, mounts, release.hook))
 
     def _release_of(self, tenant: Tenant) -> Release:
-        """The release that the tenant started with, so that an upgrade changes nothing for it."""
+        """The release that the tenant started with, which it keeps across upgrades."""
         name = container_folder.kept_release(tenant)
         if name is None:
             container_folder.keep_release(tenant, self.release)
@@ -150,7 +136,7 @@ class Containers:
         if pages is not None and not self._is_ours(tenant.name) and Path(pages).exists():
             raise PenstockError(
                 f"{qualified_name(tenant.name)} is taken",
-                f"it mounts the pages in {Path(pages).parent}, of another state directory",
+                f"it mounts the pages in {Path(pages).parent}, which is in another state directory",
                 "choose another name",
             )
 
@@ -160,11 +146,13 @@ class Containers:
 
 
 def container_libraries(source: DeviceBackend, driver_root: Path = Path("/")) -> DriverLibraries:
-    """The paths of the driver's libraries inside containers: for `create_tenant`.
+    """The paths of the driver's libraries inside containers, for `create_tenant`.
 
-    The vendor's own CDI device mounts real ones under their full names (with the driver's version)
-    and at their path below `driver_root`, where the driver is installed. Raises `PenstockError` if
-    there is no driver.
+    The vendor's own CDI device mounts the real libraries under their full names, which include the
+    driver's version, at the same path as below `driver_root`, where the driver is installed.
+
+    Raises:
+        PenstockError: no driver is installed.
     """
     if source.machine is not None:
         return DriverLibraries(f"{places.DRIVER}/{places.CUDA}", f"{places.DRIVER}/{places.NVML}")
@@ -176,7 +164,7 @@ def container_libraries(source: DeviceBackend, driver_root: Path = Path("/")) ->
 
 
 def companions(tenant: Tenant) -> list[str]:
-    """The vendor's CDI devices that a container also needs: libraries and device nodes."""
+    """The vendor's CDI devices that a container also needs for libraries and device nodes."""
     grant = tenant.grant()
     if grant.machine is not None:
         return []
@@ -193,27 +181,30 @@ def _full_name(library: str, name: str, driver_root: Path) -> str:
     path = Path(library).resolve()
     if path.name == name:
         raise PenstockError(
-            f"cannot offer a real device to containers: {library} is no link to a versioned file",
+            "cannot offer a real device to containers: "
+            f"{library} is not a link to a versioned file",
             f"the shim is mounted as {name}, so the driver's file needs another name",
-            "install the driver as its vendor does",
+            "install the driver with its vendor's installer or packages",
         )
     root = driver_root.resolve()
     return f"/{path.relative_to(root)}" if path.is_relative_to(root) else str(path)
 
 
 def _check_libraries(tenant: Tenant, machine: Path | None) -> None:
-    """Raises `PenstockError` if the page was made for `penstock run`, with paths of the host."""
+    """Raises `PenstockError` if the quota page is for `penstock run`, with paths of the host."""
     if machine is None:
         return
     try:
         named = read_quota(tenant.quota_page).driver_path
     except PageError as error:
         raise PenstockError(
-            f"tenant {tenant.name!r} cannot be offered to containers", str(error)
+            f"tenant {tenant.name!r} cannot be offered to containers",
+            str(error),
+            "revoke the tenant, and create it again",
         ) from error
     if named != f"{places.DRIVER}/{places.CUDA}":
         raise PenstockError(
             f"tenant {tenant.name!r} cannot be offered to containers",
             f"its quota page names the driver {named}, which is outside the container",
-            "start it for containers",
+            "revoke the tenant, and create it again for containers",
         )

@@ -1,4 +1,4 @@
-"""Paths inside a container, which the shim and the hook know too."""
+"""Paths inside a container, which the shim and the container hook also use."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 SHIMS = {CUDA: "libpenstock.so", NVML: "libpenstock-nvml.so"}
 """The shim library that replaces each driver library."""
 STANDING_IN = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
-"""Where images look for the driver: Debian and its derivatives, and the others."""
+"""Where images look for the driver: on Debian and its derivatives, and elsewhere."""

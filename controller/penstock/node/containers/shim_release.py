@@ -1,6 +1,6 @@
-"""A shim release on disk: one immutable folder, named by version and content digest.
+"""A shim release on disk: an immutable folder, named by version and content digest.
 
-Containers have its files mounted for as long as they live, even across upgrades of Penstock.
+Containers keep its files mounted until they end, even across upgrades of Penstock.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _PRELOAD = "shim/preload"
 
 @dataclass(frozen=True)
 class Release:
-    """An installed release."""
+    """An installed shim release."""
 
     directory: Path
 
     @property
     def name(self) -> str:
-        """Version and content: "0.1.0-1f2e3d4c5b6a"."""
+        """The version and the digest of the content, such as "0.1.0-1f2e3d4c5b6a"."""
         return self.directory.name
 
     @property
     def shim(self) -> Path:
-        """The folder that is mounted in containers as `places.SHIM`."""
+        """The folder that is mounted in containers at `places.SHIM`."""
         return self.directory / "shim"
 
     @property
     def simulated_driver(self) -> Path:
-        """The folder of the simulated `libcuda.so.1` and `libnvidia-ml.so.1`."""
+        """The folder with the simulated `libcuda.so.1` and `libnvidia-ml.so.1`."""
         return self.directory / "sim"
 
     @property
@@ -51,7 +51,7 @@ class Release:
         return self.directory / _HOOK
 
     def is_whole(self) -> bool:
-        """Whether every file exists and is as it was installed."""
+        """Whether every file exists and is unchanged since its installation."""
         try:
             content = {name: self.directory / name for name in _installed_files()}
             return self.name.endswith(_digest(content)) and (self.directory / _PRELOAD).is_dir()
@@ -59,14 +59,15 @@ class Release:
             return False
 
     def is_there(self) -> bool:
-        """Whether it can be mounted in containers; its version may differ from this program's."""
+        """Whether containers can mount the release, even if its version differs from ours."""
         return self.hook.is_file() and (self.directory / _PRELOAD).is_dir()
 
 
 def install_release(root: Path) -> Release:
-    """Copies the shim of this installation below `root`, unless it is there already.
+    """Copies the shim of this installation into `root`, unless the same release exists there.
 
-    Raises `PenstockError` if it cannot be written to `root`, or not be executed from there.
+    Raises:
+        PenstockError: the shim cannot be written to `root`, or cannot be executed from it.
     """
     content = _installed_files()
     release = Release(root / f"{version('penstock')}-{_digest(content)}")
@@ -79,19 +80,19 @@ def install_release(root: Path) -> Release:
         raise PenstockError(
             f"cannot install the shim for containers in {root}",
             error.strerror or str(error),
-            "name another folder that this user may write and that containers may execute from",
+            "name another folder that this user can write to and containers can execute from",
         ) from error
     if not release.is_whole():
         raise PenstockError(
-            f"{release.directory} is not as it was installed",
-            "its files are missing or were changed",
-            "remove it when no container uses it, then start again",
+            f"{release.directory} has changed since it was installed",
+            "files are missing or were modified",
+            "remove the folder when no container uses it, then start again",
         )
     return release
 
 
 def releases_in(root: Path) -> list[Release]:
-    """All releases below `root`, complete or not."""
+    """All releases in `root`, complete or not."""
     try:
         return [Release(found) for found in sorted(root.iterdir()) if found.name[0] != "."]
     except FileNotFoundError:
@@ -99,13 +100,13 @@ def releases_in(root: Path) -> list[Release]:
 
 
 def remove_leftovers(root: Path) -> None:
-    """Removes what a killed installation left behind. Only while no other one is under way."""
+    """Removes files of killed installations. Call it only while no installation is running."""
     for aside in root.glob(".new-*"):
         shutil.rmtree(aside, ignore_errors=True)
 
 
 def _installed_files() -> dict[str, Path]:
-    """The files of a release, by their path in it."""
+    """The files of a release, by their relative path in it."""
     simulated = paths.sim_dir()
     return {
         f"shim/{places.SHIMS[places.CUDA]}": paths.so_path(),
@@ -123,17 +124,17 @@ def _digest(content: dict[str, Path]) -> str:
 
 
 def _check_executable(root: Path) -> None:
-    """Raises `PenstockError` on a noexec file system: libraries are mapped for execution."""
+    """Raises `PenstockError` if the file system is noexec, as libraries are mapped executable."""
     if os.statvfs(root).f_flag & os.ST_NOEXEC:
         raise PenstockError(
             f"cannot install the shim for containers in {root}",
-            "that file system is mounted noexec, so no container could load it from there",
+            "the file system is mounted noexec, so no container could load the shim from it",
             "name a folder on another file system, such as /var/lib/penstock/shim",
         )
 
 
 def _install(root: Path, release: Release, content: dict[str, Path]) -> None:
-    """Builds the release aside, then renames it. The loser of a race discards its own copy."""
+    """Builds the release aside, then renames it; if another process was first, discards it."""
     aside = root / f".new-{release.name}-{secrets.token_hex(6)}"
     try:
         for name, file in content.items():
@@ -144,7 +145,7 @@ def _install(root: Path, release: Release, content: dict[str, Path]) -> None:
         aside.rename(release.directory)
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
-        if not release.directory.is_dir():  # it was not that another process came first
+        if not release.directory.is_dir():  # it failed for a reason other than a faster process
             raise
 
 

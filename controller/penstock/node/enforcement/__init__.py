@@ -1,6 +1,7 @@
-"""Enforcement that does not trust tenants: it uses figures of devices and the kernel alone.
+"""Enforcement that does not trust tenants, because it uses only figures of devices and kernel.
 
-The agent creates one `Enforcer` and calls `step` about once a second, with a `Subject` per tenant.
+The agent creates one `Enforcer` and calls its `step` about once a second, with one `Subject` per
+tenant.
 """
 
 from penstock.node.enforcement.enforcement_event import Event

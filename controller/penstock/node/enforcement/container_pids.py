@@ -13,14 +13,14 @@ _ID = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Inside:
-    """The view; 0 and empty where the process is in no container or has ended."""
+    """The container view, with 0 and "" if the process is in no container or has ended."""
 
-    pid: int = 0  # in its own pid namespace
-    container_id: str = ""  # the container runtime's: 64 hexadecimal digits
+    pid: int = 0  # in the process's own pid namespace
+    container_id: str = ""  # 64 hexadecimal digits, as the container runtime assigned it
 
 
 def look_inside(pid: int) -> Inside:
-    """The view of the process that has `pid` now."""
+    """The container view of the process that has the pid `pid` now."""
     try:
         status = read_proc_text(pid, "status")
     except OSError:

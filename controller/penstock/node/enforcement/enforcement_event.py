@@ -35,7 +35,7 @@ class Event:
     processes: tuple[Process, ...] = ()
 
     def record(self, directory: Path) -> None:
-        """Appends it to the tenant's events."""
+        """Appends the event to the events in the tenant's directory."""
         fields: dict[str, object] = {"reason": self.reason}
         if self.device:
             fields["device"] = self.device
@@ -47,7 +47,7 @@ class Event:
 
 
 def _plain(one: Process) -> dict[str, object]:
-    """The process as JSON, also with its pid inside its container."""
+    """The process as JSON, including its pid inside its container."""
     inside = look_inside(one.pid)
     plain: dict[str, object] = {"pid": one.pid, "command": one.command}
     if inside.pid:
@@ -58,7 +58,7 @@ def _plain(one: Process) -> dict[str, object]:
 
 
 def event_of(tenant: str, change: Change) -> Event:
-    """The event for a step of the ladder."""
+    """The event that records a change of the ladder."""
     return Event(
         tenant=tenant,
         event="kill" if change.killed else _NAMES[change.step],

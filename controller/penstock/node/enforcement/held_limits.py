@@ -1,4 +1,4 @@
-"""Hold: the cut of cores and the suspension that enforcement applies to a quota page."""
+"""Hold: the cut of cores and the suspension that enforcement imposes on a quota page."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ LEAST_SHARE = 10  # a throttled tenant keeps at least 1/10 of its share
 
 @dataclass(frozen=True)
 class Hold:
-    """Empty by default. Apply it last, to limits that are otherwise complete."""
+    """A hold, empty by default. It is applied last, to otherwise complete limits."""
 
     cut_permille: dict[str, int] = field(default_factory=dict)  # by device
     suspended: bool = False
 
     def applied(self, limits: Limits) -> Limits:
-        """`limits` with the cores cut, and suspended if the hold says so."""
+        """`limits` with the cores cut, and suspended if the hold suspends."""
         devices = tuple(self._cut(device) for device in limits.devices)
         return dataclasses.replace(
             limits, devices=devices, suspended=limits.suspended or self.suspended
@@ -35,5 +35,5 @@ class Hold:
 
 
 def cut_cores(granted_permille: int, cut_permille: int) -> int:
-    """The share after a cut: at least a tenth, so that running work can finish."""
+    """The share after a cut: at least a tenth of the grant, so that running work can finish."""
     return max(1, granted_permille // LEAST_SHARE, granted_permille - cut_permille)

@@ -1,16 +1,17 @@
-"""Judge: violations of a tenant on a device, by the device's figures, its quota and its page.
+"""Judge: a tenant's violations on a device, from the device's figures, its quota and its page.
 
-    memory     the device reports more memory for it than its quota
-    cores      it took more of the device's time than allowed, over WINDOW_NS and recently
-    uncharged  a process of it uses the device and has no slot
-    damaged    its usage page cannot be read while it uses the device
-    suspended  it uses the device while it is suspended: by a bypass, or with a forged page
-    mismatch   the device reports more memory for it than is charged, within its quota: a program
-               bypasses the shim, or the shim charged too little. It is reported, never punished.
+    memory     the device reports more memory for the tenant than its quota
+    cores      the tenant used more of the device's time than allowed, over WINDOW_NS and recently
+    uncharged  a process of the tenant uses the device but has no slot
+    damaged    the usage page cannot be read while the tenant uses the device
+    suspended  the tenant uses the device while suspended, by a bypass or with a forged page
+    mismatch   the device reports more memory for the tenant than is charged, but within its quota:
+               a program bypasses the shim, or the shim charged too little. A mismatch is reported
+               but has no other consequence.
 
-A finding must last for a while before it is confirmed, as two sources are never read at the same
-moment. A tenant can write anything into its usage page, but can hide at most its quota that way:
-memory and cores are judged by the device alone.
+A finding must persist before it is confirmed, because two sources are never read at the same
+moment. A tenant can write anything into its usage page, but can hide no more than its quota this
+way, because memory and cores are judged by the device's figures alone.
 """
 
 from __future__ import annotations
@@ -38,38 +39,38 @@ if TYPE_CHECKING:
 
 SLACK_BYTES = 64 << 20
 SLACK_PERMILLE = 50
-SUSPENDED_SLACK_PERMILLE = 20  # tolerance where no use is allowed
-# How long a finding must last. Polls are about a second apart: two of them, and three for cores, so
-# that one kernel of up to a second, paid back later, is never a finding. A program that bypasses
-# the shim takes time from co-tenants until it is stopped: there the second poll comes soon.
+SUSPENDED_SLACK_PERMILLE = 20  # tolerance while no use is allowed
+# How long a finding must last. Polls are about a second apart, so most findings need two polls. A
+# finding of cores needs three, so that a kernel of up to a second, paid back later, never causes
+# one. A program that bypasses the shim takes time from co-tenants, so its second poll comes sooner.
 CONFIRM_NS: dict[Kind, int] = {
     "memory": 900_000_000,
     "cores": 1_800_000_000,
     "uncharged": 400_000_000,
     "damaged": 900_000_000,
     "mismatch": 900_000_000,
-    "suspended": 2_800_000_000,  # queued work runs to its end first
+    "suspended": 2_800_000_000,  # queued work must be able to finish first
 }
 MIG_PREFIX = "MIG-"
 
 
 @dataclass(frozen=True)
 class Page:
-    """A tenant's usage page, read after the devices were polled. None: damaged."""
+    """A tenant's usage page, read after the devices were polled; `usage` is None if damaged."""
 
     usage: UsageSnapshot | None
     problem: str = ""
 
 
 @dataclass(frozen=True)
-class Shaken:
-    """The processes that shook hands at the tenant's socket."""
+class KnownHandshakes:
+    """The processes that completed a handshake at the tenant's socket."""
 
     processes: frozenset[Process] = frozenset()
-    since_ticks: int | None = None  # earlier processes could not; None: no socket
+    since_ticks: int | None = None  # when the socket opened; None if there is none
 
     def words(self, process: Process) -> str:
-        """A clause for a reason. A handshake proves nothing: any program can send one."""
+        """A clause for a reason. A handshake proves nothing, as any program can send one."""
         if process in self.processes:
             return ", its slot is gone"
         if self.since_ticks is None or process.start_ticks <= self.since_ticks:
@@ -77,8 +78,8 @@ class Shaken:
         return " without a handshake"
 
 
-NOBODY_LISTENS = Shaken()
-NOBODY: Sequence[User] = ()
+NO_SOCKET = KnownHandshakes()
+NO_USERS: Sequence[User] = ()
 
 
 @dataclass
@@ -87,10 +88,10 @@ class Judge:
 
     busy: BusyTime = field(default_factory=BusyTime)
     since_ns: dict[Kind, int] = field(default_factory=dict)
-    slots: dict[Process, int] = field(default_factory=dict)  # inner pids, a cache of /proc reads
-    totals_ns: dict[Process, int] = field(default_factory=dict)  # busy_ns as of the previous poll
-    caught: frozenset[Process] = frozenset()  # worked while suspended; until that is lifted
-    users: Sequence[User] | None = None  # of the last poll, if it was clean
+    slots: dict[Process, int] = field(default_factory=dict)  # own-namespace pids, cached from /proc
+    totals_ns: dict[Process, int] = field(default_factory=dict)  # busy_ns at the previous poll
+    caught: frozenset[Process] = frozenset()  # worked while suspended, until it is lifted
+    users: Sequence[User] | None = None  # from the last poll, if it was clean
 
     def judge(
         self,
@@ -100,26 +101,26 @@ class Judge:
         users: Sequence[User],
         page: Page,
         *,
-        shaken: Shaken = NOBODY_LISTENS,
+        handshakes: KnownHandshakes = NO_SOCKET,
         suspended: bool = False,
     ) -> list[Judgement]:
-        """The confirmed violations. `busy` must have taken in this poll before.
+        """The confirmed violations. `busy` must already have recorded this poll.
 
         Args:
-            now_ns: CLOCK_MONOTONIC.
-            share: The share of the device that is granted.
+            now_ns: The time, CLOCK_MONOTONIC.
+            share: The tenant's granted share of the device.
             index: The device's index in the grant.
             users: The tenant's processes on the device.
-            page: Its usage page.
-            shaken: The processes that shook hands.
-            suspended: Whether it may use no device time now.
+            page: The tenant's usage page.
+            handshakes: The processes that completed a handshake.
+            suspended: Whether the tenant may use no device time now.
         """
         strangers = self._strangers(users, page)
         found = {
             one.kind: one
             for one in (
                 self._of_page(share, users, page),
-                self._of_slots(share, strangers, page, shaken),
+                self._of_slots(share, strangers, page, handshakes),
                 self._of_charges(share, index, users, strangers, page),
                 self._of_memory(share, users, strangers),
                 self._of_suspension(share, users, suspended=suspended),
@@ -143,22 +144,22 @@ class Judge:
         return since_ns is not None and now_ns - since_ns < CONFIRM_NS["uncharged"]
 
     def idle(self, at_ns: int, share: DeviceGrant) -> None:
-        """Takes in a poll without processes of the tenant: there is no violation."""
+        """Records a poll at which the tenant has no processes, and so no violations."""
         self.busy.add(at_ns, (), {}, share.cores_permille)
         self.since_ns.clear()
         self.caught = frozenset()
-        self.users = NOBODY
+        self.users = NO_USERS
 
-    def may_rest(self, users: Sequence[User]) -> bool:
-        """Whether `judge` would find nothing, as at the previous poll, with an unchanged page.
+    def is_unchanged(self, users: Sequence[User]) -> bool:
+        """Whether `judge` would again find nothing, given that the page is unchanged, too.
 
-        Recent use, where a device reports only that, may be continuing work.
+        If a device reports only recent use, an unchanged figure may stand for continuing work.
         """
         return users is self.users and not any(user.busy_permille for user in users)
 
-    def rest(self, at_ns: int, share: DeviceGrant) -> None:
-        """Takes in such a poll. An idle tenant borrows nothing."""
-        self.busy.rest(at_ns, share.cores_permille)
+    def add_unchanged(self, at_ns: int, share: DeviceGrant) -> None:
+        """Records a poll that `is_unchanged`. An idle tenant borrows nothing."""
+        self.busy.add_unchanged(at_ns, share.cores_permille)
 
     def doubts(self, share: DeviceGrant, index: int, users: Sequence[User], page: Page) -> bool:
         """Whether the device reports use that the page does not show."""
@@ -166,8 +167,8 @@ class Judge:
         return bool(strangers or self._of_charges(share, index, users, strangers, page))
 
     def undetectable(self, share: DeviceGrant) -> str | None:
-        """What the device does not report, as a sentence; None: it reports all that is judged."""
-        if self.busy.is_told:
+        """A sentence that names the figures the device does not report, None if it reports all."""
+        if self.busy.is_reported:
             return None
         why = (
             "a MIG instance has no utilisation per process"
@@ -185,7 +186,7 @@ class Judge:
         )
 
     def _of_slots(
-        self, share: DeviceGrant, strangers: Sequence[User], page: Page, shaken: Shaken
+        self, share: DeviceGrant, strangers: Sequence[User], page: Page, handshakes: KnownHandshakes
     ) -> Judgement | None:
         if not strangers or page.usage is None:
             return None
@@ -193,7 +194,7 @@ class Judge:
         held = _sum(user.memory_bytes for user in strangers)
         more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
         reason = (
-            f"pid {first.pid}{more} uses it{shaken.words(first)} and nothing of that is charged"
+            f"pid {first.pid}{more} uses it{handshakes.words(first)} but nothing is charged"
             f"{f' ({human_memory(held)})' if held else ''}: {why_unshimmed(first.pid)}"
         )
         return _judgement("uncharged", share, reason, strangers, strangers)
@@ -214,8 +215,8 @@ class Judge:
         if held <= charged + len(users) * share.context_bytes + SLACK_BYTES:
             return None
         reason = (
-            f"it holds {human_memory(held)} for processes that have the shim and "
-            f"{human_memory(charged)} are charged"
+            f"the device reports {human_memory(held)} for processes that have the shim, but only "
+            f"{human_memory(charged)} is charged"
         )
         return _judgement("mismatch", share, reason, _liable(users, page.usage, index), [])
 
@@ -223,12 +224,12 @@ class Judge:
         self, share: DeviceGrant, users: Sequence[User], strangers: Sequence[User]
     ) -> Judgement | None:
         held = _sum(user.memory_bytes for user in users)
-        # The size of a context is an estimate on real devices.
+        # On real devices, the size of a context is an estimate.
         slack = SLACK_BYTES + len(users) * share.context_bytes // 4
         if held is None or held <= share.memory_bytes + slack:
             return None
         reason = (
-            f"the device holds {human_memory(held)} for it, its quota is "
+            f"the device reports {human_memory(held)} for the tenant, whose quota is "
             f"{human_memory(share.memory_bytes)}"
         )
         return _judgement("memory", share, reason, strangers or users, strangers)
@@ -236,7 +237,7 @@ class Judge:
     def _of_suspension(
         self, share: DeviceGrant, users: Sequence[User], *, suspended: bool
     ) -> Judgement | None:
-        """Processes that worked since the previous poll; caught ones count even when stopped."""
+        """Processes that worked since the last poll; those caught earlier count even if stopped."""
         working = [user for user in users if self._works(user)]
         self.totals_ns = {user.process: user.busy_ns or 0 for user in users}
         if not suspended:
@@ -245,7 +246,7 @@ class Judge:
         if not offenders:
             return None
         pids = ", ".join(str(user.process.pid) for user in offenders[:8])
-        reason = f"it is suspended, and pid {pids} went on using the device"
+        reason = f"the tenant is suspended, but pid {pids} still used the device"
         return _judgement("suspended", share, reason, offenders, offenders, cut_permille=0)
 
     def _works(self, user: User) -> bool:
@@ -265,24 +266,24 @@ class Judge:
         *,
         suspended: bool,
     ) -> Judgement | None:
-        if suspended and self.caught:  # queued work runs on while its process is stopped
+        if suspended and self.caught:  # a stopped process's queued work still runs
             users = [u for u in users if u.process in self.caught and not is_stopped(u.process)]
         window, lately = self.busy.window(), self.busy.lately()
-        if window is None or lately is None or not self.busy.is_told or not users:
+        if window is None or lately is None or not self.busy.is_reported or not users:
             return None
         if any(used <= allowed + SLACK_PERMILLE for used, allowed in (window, lately)):
             return None
         used, allowed = window
         reason = (
-            f"the device worked {format_cores(used)} percent of the last "
-            f"{WINDOW_NS // 10**9} s for it, {format_cores(allowed)} were allowed"
+            f"the tenant used {format_cores(used)} percent of the device's time in the last "
+            f"{WINDOW_NS // 10**9} s, but {format_cores(allowed)} percent were allowed"
         )
         return _judgement(
             "cores", share, reason, strangers or users, strangers, cut_permille=used - allowed
         )
 
     def _strangers(self, users: Iterable[User], page: Page) -> list[User]:
-        """Processes that use the device and have no slot."""
+        """Processes that use the device but have no slot."""
         slots = {slot.pid for slot in page.usage.slots} if page.usage else set()
         return [
             user
@@ -290,7 +291,7 @@ class Judge:
             if _does_something(user)
             and user.process.pid not in slots
             and self._inner(user.process) not in slots
-            and is_alive(user.process)  # devices still list one that has just ended, without a slot
+            and is_alive(user.process)  # devices may still list a process that ended
         ]
 
     def _inner(self, process: Process) -> int:
@@ -302,12 +303,12 @@ class Judge:
 
 
 def _does_something(user: User) -> bool:
-    """Whether it uses the device: after cuInit alone there is no slot and no charge."""
+    """Whether the process uses the device; after cuInit alone it has neither slot nor charge."""
     return bool(user.memory_bytes or user.busy_ns or user.busy_permille)
 
 
 def _liable(users: Sequence[User], usage: UsageSnapshot, index: int) -> Sequence[User]:
-    """The processes that hold more than their slots show; all, if none does."""
+    """The processes that hold more than their slots show, all processes if none does."""
     charged = {slot.pid: slot.charged_bytes[index] for slot in usage.slots}
     liable = [
         user
@@ -321,7 +322,7 @@ def _liable(users: Sequence[User], usage: UsageSnapshot, index: int) -> Sequence
 
 
 def _sum(amounts: Iterable[int | None]) -> int | None:
-    """The sum of the known quantities; None: none is known."""
+    """The sum of the known quantities, None if none is known."""
     known = [amount for amount in amounts if amount is not None]
     return sum(known) if known else None
 
@@ -341,7 +342,7 @@ def _judgement(
         reason=f"device {share.index}: {reason}",
         offenders=_named(offenders),
         unshimmed=_named(unshimmed),
-        # Where the excess is not device time, half of the share is a noticeable cut.
+        # If the excess is not device time, cutting half of the share is a noticeable cut.
         cut_permille=share.cores_permille // 2 if cut_permille is None else cut_permille,
     )
 

@@ -1,21 +1,21 @@
-"""Escalation ladder: deny, throttle, suspend, terminate. It turns judgements into orders.
+"""Escalation ladder, which turns judgements into orders: deny, throttle, suspend, terminate.
 
-The shim denies. From there on, for each violation on a device:
+The shim denies. For each further violation on a device, the ladder orders:
 
-    at once        throttle: the cores in the tenant's page are cut by the excess
-    at once        suspend, for use that bypasses the shim: only the offending processes, by
-                   SIGSTOP. They cannot correct themselves, and take co-tenants' time.
-    after grace    the last step that the policy allows: suspend (the page's flag; SIGSTOP for
-                   processes without shim) or terminate (SIGTERM, then SIGKILL)
+    at once        throttle: the cores in the tenant's quota page are cut by the excess
+    at once        suspend, for use that bypasses the shim, but only the offending processes, with
+                   SIGSTOP: they cannot correct themselves, and take time from co-tenants
+    after grace    the last step that the policy allows: suspend (by the page's flag, or by SIGSTOP
+                   for processes without the shim) or terminate (SIGTERM, then SIGKILL)
 
-A process that was ended for bypassing the shim and is started again gets no second SIGTERM: a
-program that restarts after each one would keep the device for the whole grace each time. It gets
-SIGKILL at once. After ROUNDS of that the tenant's other processes get SIGKILL too, as one of them
-restarts it.
+A process that was ended for bypassing the shim and is started again gets SIGKILL at once: with a
+second SIGTERM, a program that restarts each time would keep the device for another grace. After
+ROUNDS such restarts, the tenant's other processes get SIGKILL, too, since one of them restarts the
+offender.
 
-The grace runs while the excess is observed, and drains at the same rate while it is not: excess
-that comes and goes adds up, rare excess does not. Time without polls (the agent was killed) does
-not count either way.
+The time towards the grace runs while the excess is observed, and drains at the same rate while it
+is not, so that intermittent excess adds up but rare excess does not. Time without polls, such as
+after the agent was killed, does not count either way.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 Kind = Literal["memory", "cores", "uncharged", "damaged", "mismatch", "suspended"]
 KINDS: frozenset[Kind] = frozenset(get_args(Kind))
 PAST_SHIM: frozenset[Kind] = frozenset({"uncharged", "damaged", "suspended"})
-LONGEST_LOOK_NS = 2_000_000_000  # the most time between two polls that counts as excess
-CLEAR_NS = 2_000_000_000  # unobserved for so long, a violation is over
-KILL_AFTER_NS = 5_000_000_000  # from SIGTERM to SIGKILL, or the grace where that is shorter
-ROUNDS = 3  # restarts that bypass the shim, each killed at once; then the whole tenant is killed
-FORGET_ROUNDS_NS = 600_000_000_000  # without another one
+LONGEST_GAP_NS = 2_000_000_000  # the longest time between two polls that counts as excess
+CLEAR_NS = 2_000_000_000  # a violation not observed for this long is over
+KILL_AFTER_NS = 5_000_000_000  # from SIGTERM to SIGKILL, unless the grace is shorter
+ROUNDS = 3  # restarts that bypass the shim, after which the whole tenant is killed
+FORGET_ROUNDS_NS = 600_000_000_000  # time without another round after which rounds are forgotten
 
 
 class Step(IntEnum):
-    """Steps of the ladder. DENY: the shim refuses, the agent only reports."""
+    """Steps of the ladder. At DENY the shim refuses, and the agent only reports."""
 
     NONE = 0
     DENY = 1
@@ -52,15 +52,14 @@ class Step(IntEnum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """One confirmed violation."""
+    """One confirmed violation of a tenant on a device."""
 
     kind: Kind
     device: str  # UUID
     reason: str
     offenders: frozenset[Process] = frozenset()
-    unshimmed: frozenset[Process] = (
-        frozenset()
-    )  # of the offenders: the page's flag does not stop them
+    # Those offenders that the flag in the page does not stop.
+    unshimmed: frozenset[Process] = frozenset()
     cut_permille: int = 0  # by how much the cores are cut when throttled
 
 
@@ -69,14 +68,14 @@ class Rung:
     """The escalation state of one violation."""
 
     last: Judgement
-    over_ns: int = 0  # observed excess time, less what has drained; at most the grace
-    seen_ns: int | None = None  # last observed; None: not since the agent's start
+    over_ns: int = 0  # observed excess time minus drained time; at most the grace
+    seen_ns: int | None = None  # last observed; None if not since the agent started
     step: Step = Step.NONE
 
 
 @dataclass(frozen=True)
 class Ending:
-    """When a process got SIGTERM, and why."""
+    """When a process was sent SIGTERM, and why."""
 
     at_ns: int
     judgement: Judgement
@@ -84,7 +83,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Change:
-    """A step up (or, to NONE, back down), for the tenant's events."""
+    """A step up (or, with NONE, back down), for the tenant's events."""
 
     step: Step
     kind: Kind
@@ -101,7 +100,7 @@ class Finding:
     kind: Kind
     device: str  # UUID
     reason: str
-    step: Step  # the step reached
+    step: Step  # the step that it has reached
 
     def __str__(self) -> str:
         return f"{self.step.name.lower()}: {self.reason}"
@@ -109,18 +108,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class Orders:
-    """What must hold for the tenant now. Idempotent: every poll may carry it out again."""
+    """The measures to apply to a tenant now. They are idempotent, so each poll may repeat them."""
 
     step: Step = Step.NONE
     cut_permille: dict[str, int] = field(default_factory=dict)  # by device
-    restore: frozenset[str] = frozenset()  # devices whose cut ends
+    restore: frozenset[str] = frozenset()  # devices whose cut is to end
     suspend: bool = False  # the flag in the tenant's page
-    unsuspend: bool = False  # we had set it before
+    unsuspend: bool = False  # clears the flag that we set before
     stop: frozenset[Process] = frozenset()
-    resume: frozenset[Process] = frozenset()  # we had stopped them before
+    resume: frozenset[Process] = frozenset()  # processes that we stopped before
     terminate: frozenset[Process] = frozenset()
     kill: frozenset[Process] = frozenset()
-    kill_all: bool = False  # all of the tenant's processes: one of them restarts the offenders
+    kill_all: bool = False  # kill all of the tenant's processes, as one of them restarts offenders
     changes: tuple[Change, ...] = ()
 
 
@@ -137,14 +136,14 @@ class Ladder:
     stopped: frozenset[Process] = frozenset()
     ending: dict[Process, Ending] = field(default_factory=dict)
     killed: set[Process] = field(default_factory=set)
-    rounds: int = 0  # recent polls that had to end processes for bypassing the shim
-    round_ns: int = 0  # the last of them
-    at_ns: int | None = None  # of the last poll; None: none since the agent's start
+    rounds: int = 0  # recent polls that ended processes for bypassing the shim
+    round_ns: int = 0  # time of the last such poll
+    at_ns: int | None = None  # time of the last poll; None if none since the agent started
 
     def advance(self, now_ns: int, judgements: Iterable[Judgement], on_exceed: OnExceed) -> Orders:
-        """One poll: takes in the current judgements and returns the orders."""
+        """Processes one poll with its current judgements; returns the orders."""
         before_ns, self.at_ns = self.at_ns, now_ns
-        passed_ns = 0 if before_ns is None else min(max(0, now_ns - before_ns), LONGEST_LOOK_NS)
+        passed_ns = 0 if before_ns is None else min(max(0, now_ns - before_ns), LONGEST_GAP_NS)
         changes: list[Change] = []
         found = {(one.kind, one.device): one for one in judgements}
         for key, judgement in found.items():
@@ -155,9 +154,9 @@ class Ladder:
         return self._orders(now_ns, on_exceed, changes)
 
     def pardon(self, now_ns: int, on_exceed: OnExceed) -> Orders:
-        """One poll that lifts all holds; processes that got SIGTERM still have to end.
+        """Processes one poll that lifts all holds; processes sent SIGTERM still have to end.
 
-        A violation that persists climbs again from the next poll on.
+        A violation that persists escalates again from the next poll on.
         """
         self.at_ns = now_ns
         changes = [
@@ -170,11 +169,11 @@ class Ladder:
 
     @property
     def processes(self) -> set[Process]:
-        """All processes in the ladder's state."""
+        """All processes that the ladder's state contains."""
         return {*self.stopped, *self.ending}.union(*(r.last.offenders for r in self.rungs.values()))
 
     def forget(self, ended: Iterable[Process]) -> None:
-        """Drops processes that have ended."""
+        """Removes ended processes from the ladder's state."""
         gone = frozenset(ended)
         self.stopped -= gone
         self.killed -= gone
@@ -188,7 +187,7 @@ class Ladder:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The violations that are not over, the gravest first."""
+        """The violations that are not over, most severe first."""
         if not self.rungs:
             return ()
         found = [
@@ -200,7 +199,7 @@ class Ladder:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the ladder has no state to keep."""
+        """Whether the ladder has no state worth keeping."""
         return not (
             self.rungs or self.cut or self.suspended or self.stopped or self.ending or self.rounds
         )
@@ -214,7 +213,7 @@ class Ladder:
         on_exceed: OnExceed,
     ) -> list[Change]:
         rung = self.rungs.setdefault(key, Rung(judgement))
-        if before_ns is not None and rung.seen_ns == before_ns:  # seen at both ends of that time
+        if before_ns is not None and rung.seen_ns == before_ns:  # observed at both ends
             rung.over_ns = min(on_exceed.grace, rung.over_ns + passed_ns)
         rung.last = judgement
         before = rung.step
@@ -227,7 +226,7 @@ class Ladder:
     def _descend(self, key: Key, now_ns: int, passed_ns: int) -> list[Change]:
         rung = self.rungs[key]
         if rung.seen_ns is None:
-            rung.seen_ns = now_ns  # after a restart: give the judge time to confirm
+            rung.seen_ns = now_ns  # after a restart, leave the judge time to confirm it
         if now_ns - rung.seen_ns < CLEAR_NS:
             return []
         rung.over_ns = max(0, rung.over_ns - passed_ns)
@@ -300,22 +299,22 @@ class Ladder:
 def _change(
     step: Step, judgement: Judgement, offenders: frozenset[Process], *, killed: bool = False
 ) -> Change:
-    reason = "still running after SIGTERM and its grace" if killed else judgement.reason
+    reason = "still running after SIGTERM and the grace period" if killed else judgement.reason
     return Change(step, judgement.kind, judgement.device, reason, offenders, killed)
 
 
 def _anew(judgement: Judgement, offenders: frozenset[Process], *, all_end: bool) -> Change:
-    reason = f"restarted after others were ended for it: {judgement.reason}"
+    reason = f"restarted after other processes were ended for the same reason: {judgement.reason}"
     if all_end:
         reason += "; all processes of the tenant are killed, as one of them would restart it"
     return Change(Step.TERMINATE, judgement.kind, judgement.device, reason, offenders, killed=True)
 
 
 def _due(kind: Kind, over_ns: int, grace_ns: int, top: Step) -> Step:
-    """The step for something that has been wrong for `over_ns`."""
-    if kind == "mismatch":  # within its quota, and the shim may have charged too little
+    """The step for a violation that has lasted for `over_ns`."""
+    if kind == "mismatch":  # within the quota, and perhaps charged too little by the shim
         return Step.DENY
-    if kind == "suspended":  # queued work may run long: no reason to terminate
+    if kind == "suspended":  # queued work may run long, so this is no reason to terminate
         return min(top, Step.SUSPEND)
     if over_ns >= grace_ns:
         return top

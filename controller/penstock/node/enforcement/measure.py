@@ -1,6 +1,6 @@
-"""Device figures per tenant: memory and busy time, assigned by pid alone.
+"""Device figures per tenant: memory and busy time, assigned to tenants by pid alone.
 
-Figures that a device does not report are None, and are never judged.
+A figure that a device does not report is None, and is never judged.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from penstock.devices import DeviceBackend, DeviceLook, DeviceProcess
     from penstock.node.enforcement.members import Members
 
-WINDOW_NS = 4_000_000_000  # over which cores are judged
+WINDOW_NS = 4_000_000_000  # period over which use of cores is judged
 
 
 class User(NamedTuple):
-    """A living process on a device."""
+    """A live process on a device."""
 
     process: Process
     memory_bytes: int | None
-    busy_ns: int | None  # since it began
-    busy_permille: int | None  # recent, where the device reports only that
+    busy_ns: int | None  # since the process started
+    busy_permille: int | None  # recent use, if the device reports only that
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """An untracked process on a device. It is reported, and left alone."""
+    """An untracked process on a device. It is reported, but not ended."""
 
     device: str
     process: Process
@@ -42,7 +42,7 @@ class Foreign:
 
 @dataclass
 class DeviceUsers:
-    """The processes on one device at one time."""
+    """The processes on one device at one point in time."""
 
     at_ns: int
     users: dict[str, list[User]] = field(default_factory=dict)  # by tenant
@@ -50,10 +50,10 @@ class DeviceUsers:
     foreign: list[Foreign] = field(default_factory=list)
 
 
-class Onlooker:
-    """Polls every device; unchanged results are reused.
+class DevicePoller:
+    """Polls all devices, and reuses unchanged results.
 
-    A tenant's list of users is the same object as in the last poll while nothing in it changed.
+    A tenant's list of users is the same object as at the last poll if nothing in it changed.
     """
 
     def __init__(self, source: DeviceBackend, members: Members) -> None:
@@ -61,28 +61,29 @@ class Onlooker:
         self._members = members
         self._seen: dict[str, _Seen] = {}  # by device
 
-    def look(self) -> dict[str, DeviceUsers]:
-        """The processes by device, without lost devices.
+    def poll(self) -> dict[str, DeviceUsers]:
+        """The processes on each device by UUID; lost devices are left out.
 
-        Raises `PenstockError`: the simulated machine is gone.
+        Raises:
+            PenstockError: the file of the simulated machine is gone.
         """
         found = {}
         for device in self._source.devices():
-            with contextlib.suppress(DeviceLostError):  # skip it, poll the others
+            with contextlib.suppress(DeviceLostError):  # skip this device and poll the others
                 seen = self._seen.setdefault(device.uuid, _Seen(device.uuid))
                 found[device.uuid] = seen.take(self._source.look(device), self._members)
         return found
 
 
 class _Seen:
-    """One device as of the last poll."""
+    """The processes on one device, as of the last poll."""
 
     def __init__(self, uuid: str) -> None:
         self._uuid = uuid
         self._processes: Sequence[DeviceProcess] = ()
         self._changes = -1  # `Members.changes` at that poll
         self._found = DeviceUsers(0)
-        self._lasts = False  # each process has ended or is a tenant's: no need to check again
+        self._lasts = False  # all processes are assigned or ended, so none must be checked again
 
     def take(self, look: DeviceLook, members: Members) -> DeviceUsers:
         same = look.processes is self._processes and members.changes == self._changes
@@ -104,9 +105,9 @@ class _Seen:
             if one.busy_ns is not None and one.pid > 0:
                 found.ended_busy_ns[one.pid] = one.busy_ns
             return
-        tenant = members.tenant_of(one.pid) if one.pid > 0 else None  # 0: not in our pid namespace
+        tenant = members.tenant_of(one.pid) if one.pid > 0 else None  # 0 outside our pid namespace
         process = members.process(one.pid)
-        if tenant is None or process is None:  # None: it ended meanwhile
+        if tenant is None or process is None:  # a None process has ended meanwhile
             self._lasts = False
             if process is not None:
                 named = Process(process.pid, process.start_ticks, command_line(process.pid))
@@ -127,11 +128,11 @@ class BusyTime:
     """One tenant's use of one device's time, accumulated over polls."""
 
     busy_ns: int = 0
-    allowed_permille_ns: int = 0  # what the tenant was allowed
-    seen: dict[Process, int | None] = field(default_factory=dict)  # busy_ns of each as last seen
+    allowed_permille_ns: int = 0  # the tenant's allowed share, integrated over time
+    seen: dict[Process, int | None] = field(default_factory=dict)  # last known busy_ns of each
     samples: deque[_Sample] = field(default_factory=deque)
     allowed_permille: int = 0
-    is_told: bool = True  # False: the device does not report busy time per process
+    is_reported: bool = True  # False if the device does not report busy time per process
 
     def add(
         self,
@@ -140,7 +141,7 @@ class BusyTime:
         ended_busy_ns: dict[int, int],
         allowed_permille: int,
     ) -> None:
-        """Takes in a poll: the tenant's `users`, and totals of ended processes by pid."""
+        """Records a poll with the tenant's `users` and, by pid, the totals of ended processes."""
         last = self.samples[-1] if self.samples else None
         if last is not None and at_ns <= last.at_ns:
             return
@@ -154,17 +155,19 @@ class BusyTime:
             if total_ns is not None and before_ns is not None and total_ns > before_ns:
                 gained_ns += min(passed_ns, total_ns - before_ns)
         self.seen = now
-        self.is_told = all(u.busy_ns is not None or u.busy_permille is not None for u in users)
-        self.busy_ns += min(passed_ns, gained_ns)  # processes share a device by time slices
+        self.is_reported = all(u.busy_ns is not None or u.busy_permille is not None for u in users)
+        # Processes take turns on a device, so together they cannot use more than the time passed.
+        self.busy_ns += min(passed_ns, gained_ns)
         self._sample(at_ns, passed_ns, allowed_permille)
 
-    def rest(self, at_ns: int, allowed_permille: int) -> None:
-        """Takes in a poll at which the users are unchanged and idle."""
+    def add_unchanged(self, at_ns: int, allowed_permille: int) -> None:
+        """Records a poll at which the users are unchanged and idle."""
         if self.samples and at_ns > self.samples[-1].at_ns:
             self._sample(at_ns, at_ns - self.samples[-1].at_ns, allowed_permille)
 
     def _sample(self, at_ns: int, passed_ns: int, allowed_permille: int) -> None:
-        # The allowance changes several times a second: use the larger one of both ends.
+        # The allowance changes several times a second: use the larger value of the interval's two
+        # ends.
         self.allowed_permille_ns += max(self.allowed_permille, allowed_permille) * passed_ns
         self.allowed_permille = allowed_permille
         self.samples.append(_Sample(at_ns, self.busy_ns, self.allowed_permille_ns))
@@ -176,18 +179,18 @@ class BusyTime:
             return (user.busy_permille or 0) * passed_ns // 1000
         before_ns = self.seen.get(user.process)
         if before_ns is None:
-            # A new process did all its work since the last poll; at the first poll that is unknown.
+            # A new process did all its work since the last poll, unless this is the first poll.
             before_ns = user.busy_ns if first else 0
         return max(0, min(passed_ns, user.busy_ns - before_ns))
 
     def window(self) -> tuple[int, int] | None:
-        """Used and allowed permille over the window; None: not observed for that long yet."""
+        """Used and allowed permille over the window; None until it has been observed that long."""
         if not self.samples or self.samples[-1].at_ns - self.samples[0].at_ns < WINDOW_NS:
             return None
         return self._between(self.samples[0], self.samples[-1])
 
     def lately(self) -> tuple[int, int] | None:
-        """Used and allowed permille since the previous poll."""
+        """Used and allowed permille since the previous poll; None if there was none."""
         return self._between(self.samples[-2], self.samples[-1]) if len(self.samples) > 1 else None
 
     @staticmethod

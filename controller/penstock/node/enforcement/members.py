@@ -1,19 +1,19 @@
-"""Assignment of processes to tenants, by what the kernel reports, never by a tenant's own data.
+"""Assignment of processes to tenants, according to the kernel, never to a tenant's own data.
 
-For each process, the first rule that matches decides:
+For each process, the first matching rule decides:
 
     handshake     the kernel identified it at the tenant's socket (which rejects other processes)
     cgroup        it is in a cgroup of the tenant's containers, or below one
-    ancestor      its parent is the tenant's, or was when the process was first seen. For a caller
-                  with several tenants, the one that the environment names
-    page          the tenant's usage page is mounted in it at the place for a container's own page,
-                  by root or by the page's owner. All other processes of a container that root set
-                  up this way are the tenant's from then on
-    session       it is in a session or process group that a process of the tenant began: these
-                  survive the end of parents
+    ancestor      its parent belongs to the tenant, or did when the process was first seen. If the
+                  parent is a caller with several tenants, the process's environment decides
+    page          the tenant's usage page is mounted in it, at the path of a container's own page,
+                  by root or by the page's owner. If root mounted it, all other processes of the
+                  container belong to the tenant from then on
+    session       it is in a session or process group that a process of the tenant started, and
+                  which a process keeps when its parents end
     environment   it was started with the tenant's directory in its environment, by the right user
 
-An assignment holds until the process ends, whatever it does to its environment and its parents.
+An assignment holds until the process ends, whatever happens to its environment and its parents.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ if TYPE_CHECKING:
 
     from penstock.node.enforcement.subject import Subject
 
-# How long an unassigned process is checked again after it was first seen: between fork and exec it
-# has its parent's environment, and a container's first process enters its cgroup a moment later.
+# How long an unassigned process is checked again after it was first seen. Between fork and exec, a
+# process has its parent's environment, and a container's first process enters its cgroup a moment
+# later.
 YOUNG_NS = 5_000_000_000
 _SPREAD = 8  # each scan checks the session of one in 8 known processes …
 _RARE = 8  # … and, for one in 8 of those, whether the pid was reused with the same inode
 _DEEPEST = 64
-# Time limit per scan for one user's mounts; the next scan checks the rest, while they are young.
+# Time limit per scan for one user's mounts. The next scan checks the rest, while they are young.
 _LONGEST_NS = 20_000_000
-# For so long after the first scan a process that cannot be read may be any tenant's: an agent that
-# was started anew knows of none where it was before.
+# How long after the first scan an unreadable process may belong to any tenant, because a restarted
+# agent does not know which tenant it was assigned to before.
 _UNREAD_NS = 30_000_000_000
-_MOST_CONTAINERS = 4096  # remembered; the oldest are forgotten first
+_MOST_CONTAINERS = 4096  # remembered containers; the oldest are forgotten first
 
 
 @dataclass
@@ -57,8 +58,8 @@ class _Seen:
     first_ns: int
     inode: int = 0  # of its directory in /proc
     tenant: str | None = None
-    look: int = 0  # the pass that last decided its tenant
-    process: Process | None = None  # created once, as every poll uses it
+    decided_in: int = 0  # the pass that last assigned its tenant
+    process: Process | None = None  # created once, because every poll uses it
 
 
 class Members:
@@ -66,33 +67,33 @@ class Members:
 
     def __init__(self) -> None:
         self._known: dict[int, _Seen] = {}
-        self._young: set[int] = set()  # of these, the ones to check again
-        self._led: dict[int, str] = {}  # sessions and process groups that a tenant's process began
-        self._taken: tuple[Subject, ...] = ()  # as of the last scan
-        self._new_subjects = False  # they differ from those of the last scan
-        self._subjects: Sequence[Subject] = ()  # those with cgroups
-        self._handshakes: dict[int, tuple[int, str]] = {}  # by pid: its start, and the tenant
-        self._containers: dict[str, str] = {}  # cgroups of containers that have a tenant's page
-        self._parents: dict[Process, list[str]] = {}  # callers, each with its tenants
+        self._young: set[int] = set()  # the processes in `_known` to check again
+        self._led: dict[int, str] = {}  # sessions and process groups started by a tenant's process
+        self._last: tuple[Subject, ...] = ()  # from the last scan
+        self._new_subjects = False  # whether the subjects differ from the last scan's
+        self._subjects: Sequence[Subject] = ()  # the subjects that have cgroups
+        self._handshakes: dict[int, tuple[int, str]] = {}  # by pid: start time and tenant
+        self._containers: dict[str, str] = {}  # tenant of each container, by cgroup
+        self._parents: dict[Process, list[str]] = {}  # the tenants of each caller
         self._directories: dict[str, Subject] = {}
-        self._pages: dict[PageId, tuple[Page, str]] = {}  # usage pages with their tenants
-        self._mounters_ns: dict[int, int] = {}  # spent in a scan on reading a user's mounts, by uid
-        self._directory_of: dict[int, str | None] = {}  # from the environments of young processes
-        self._first_ns = 0  # of the first scan
-        self._unread: set[int] = set()  # that the scan under way could not read
-        self._may_lack = False  # whether a scan soon after the first one could not read all
-        self._look = 0
+        self._pages: dict[PageId, tuple[Page, str]] = {}  # usage pages and their tenants
+        self._mounters_ns: dict[int, int] = {}  # time spent in a scan on reading mounts, by uid
+        self._directory_of: dict[int, str | None] = {}  # by pid, from young processes' environments
+        self._first_ns = 0  # time of the first scan
+        self._unread: set[int] = set()  # processes that the current scan could not read
+        self._may_lack = False  # whether an early scan could not read all processes
+        self._pass = 0
         self._scans = 0
         self._ours: set[int] = set()
-        self._counts: dict[str, int] = {}  # of processes, by tenant, as of the end of a scan
-        self._counted = 0  # `changes` then
+        self._counts: dict[str, int] = {}  # processes of each tenant, at the end of a scan
+        self._counted = 0  # `changes` when they were counted
         self.changes = 0
         """Increases whenever a tenant gains or loses a process."""
 
     def scan(self, now_ns: int, subjects: Sequence[Subject]) -> None:
-        """Takes in new and ended processes, and assigns the new ones."""
-        self._take(subjects)
-        self._look += 1
+        """Records new and ended processes, and assigns the new ones to tenants."""
+        self._use_subjects(subjects)
+        self._pass += 1
         self._scans += 1
         self._ours = _self_and_ancestors()
         self._mounters_ns = dict.fromkeys((page.uid for page, _ in self._pages.values()), 0)
@@ -103,26 +104,26 @@ class Members:
         new = living.keys() - self._known.keys()
         self._first_ns = self._first_ns or now_ns
         for pid in new:
-            self._led.pop(pid, None)  # a reused number is no session any more
+            self._led.pop(pid, None)  # a reused pid no longer identifies a session
         stats = read_stats(new)
         self._unread = {pid for pid in new - stats.keys() if _exists(pid)}
-        for pid, stat in stats.items():  # a process that blocks being read runs nothing
+        for pid, stat in stats.items():  # a process whose stat blocks runs no code
             self._known[pid] = _Seen(stat, now_ns, living[pid])
             self._young.add(pid)
         if self._new_subjects or self._led:
             self._forget_ended({subject.name for subject in subjects})
         if self._new_subjects:
-            self._take_handshakes()
+            self._apply_handshakes()
         self._decide_young(now_ns)
         self._may_lack = bool(self._unread) and now_ns - self._first_ns < _UNREAD_NS
         if self._new_subjects or self.changes != self._counted:
             self._counted = self.changes
             found = Counter(seen.tenant for seen in self._known.values())
-            # Replaced as a whole: other threads read it.
+            # Replaced as a whole, because other threads read it.
             self._counts = {one.name: found[one.name] for one in subjects}
 
     def _forget_ended(self, names: set[str]) -> None:
-        """Drops assignments to tenants that have ended."""
+        """Removes assignments to tenants that have ended."""
         for seen in self._known.values():
             if seen.tenant is not None and seen.tenant not in names:
                 self._assign(seen, None)
@@ -136,7 +137,7 @@ class Members:
         undecided = [pid for pid in self._young if self._known[pid].tenant is None]
         self._directory_of = started_in(undecided, TENANT_VARIABLE)
         young = list(self._young)
-        random.shuffle(young)  # the last ones may run out of time
+        random.shuffle(young)  # there may be no time left for the last ones
         for pid in young:
             seen = self._known[pid]
             if now_ns - seen.first_ns > YOUNG_NS:
@@ -146,7 +147,7 @@ class Members:
         self._directory_of = {}
 
     def tenant_of(self, pid: int) -> str | None:
-        """The tenant of the process with `pid`; an unassigned process is checked again."""
+        """The tenant of the process with this pid; an unassigned process is checked again."""
         seen = self._known.get(pid)
         stat = read_stat(pid) if seen is None or seen.tenant is None else seen.stat
         if stat is None or stat.start_ticks == UNKNOWN:
@@ -156,17 +157,17 @@ class Members:
             seen = self._known[pid] = _Seen(stat, 0)
         if seen.tenant is None:
             seen.stat = stat
-            self._look += 1
+            self._pass += 1
             self._decide(pid, seen)
         return seen.tenant
 
     def owner_of(self, process: Process) -> str | None:
-        """The tenant of exactly that process, as of the last scan. Thread-safe."""
+        """The tenant of this very process, as of the last scan. Thread-safe."""
         seen = self._known.get(process.pid)
         return seen.tenant if seen is not None and began(seen.stat, process) else None
 
     def process(self, pid: int) -> Process | None:
-        """The process as it was first seen; None: it is unknown."""
+        """The process as it was first seen, None if it is unknown."""
         seen = self._known.get(pid)
         if seen is None:
             return None
@@ -175,7 +176,7 @@ class Members:
         return seen.process
 
     def of(self, tenant: str) -> list[Process]:
-        """All processes of the tenant as of the last scan."""
+        """All processes of the tenant, as of the last scan."""
         return [
             Process(pid, seen.stat.start_ticks, seen.stat.comm)
             for pid, seen in sorted(self._known.items())
@@ -183,19 +184,19 @@ class Members:
         ]
 
     def count(self, tenant: str) -> int | None:
-        """How many `of` has; None: not known, as a scan is still to come, or could not read all.
+        """The number of processes in `of`, None before a scan or if a scan could not read all.
 
-        A share without processes is given away, so that "none" must be certain.
+        The number must be certain, because the share of a tenant without processes is given away.
         """
         count = self._counts.get(tenant)
         return None if not count and self._may_lack else count
 
-    def _take(self, subjects: Sequence[Subject]) -> None:
-        same = len(subjects) == len(self._taken) and all(map(operator.is_, subjects, self._taken))
+    def _use_subjects(self, subjects: Sequence[Subject]) -> None:
+        same = len(subjects) == len(self._last) and all(map(operator.is_, subjects, self._last))
         self._new_subjects = not same
         if same:
             return
-        self._taken = tuple(subjects)
+        self._last = tuple(subjects)
         self._subjects = [one for one in subjects if one.cgroups]
         self._handshakes = {
             process.pid: (process.start_ticks, one.name)
@@ -210,8 +211,8 @@ class Members:
         pages = zip(pages_of([one.tenant.usage_page for one in subjects]), subjects, strict=True)
         self._pages = {page.identity: (page, one.name) for page, one in pages if page is not None}
 
-    def _take_handshakes(self) -> None:
-        """Reassigns processes that have shaken hands: a handshake overrides other rules."""
+    def _apply_handshakes(self) -> None:
+        """Reassigns processes that completed a handshake, which overrides all other rules."""
         for pid in self._handshakes.keys() & self._known.keys() - self._ours:
             seen = self._known[pid]
             tenant = self._by_handshake(pid, seen)
@@ -230,10 +231,10 @@ class Members:
             self.changes += 1
 
     def _check(self, living: Mapping[int, int]) -> None:
-        """Forgets processes whose pid was reused, and takes in new sessions.
+        """Forgets processes whose pid was reused, and records new sessions.
 
-        A reused pid has a new inode in /proc. The kernel may also recreate the inode of the same
-        process, so its start time decides.
+        A reused pid has a new inode in /proc. But the kernel may also recreate the inode of the
+        same process, so the start time decides.
         """
         rare = self._scans % (_SPREAD * _RARE)
         for pid, seen in list(self._known.items()):
@@ -257,9 +258,9 @@ class Members:
             self._note_led(pid, seen)
 
     def _decide(self, pid: int, seen: _Seen, depth: int = 0) -> None:
-        if seen.look == self._look or pid in self._ours:
+        if seen.decided_in == self._pass or pid in self._ours:
             return
-        seen.look = self._look
+        seen.decided_in = self._pass
         tenant = (
             self._by_handshake(pid, seen)
             or self._by_cgroup(pid)
@@ -276,7 +277,7 @@ class Members:
             self._led[pid] = seen.tenant
 
     def _by_session(self, seen: _Seen) -> str | None:
-        """By session or group: the kernel does not reuse the id while one has members."""
+        """By session or group: the kernel does not reuse an id while its group has members."""
         for number in _numbers(seen):
             leader = self._known.get(number)
             tenant = self._led.get(number) or (leader.tenant if leader else None)
@@ -302,7 +303,7 @@ class Members:
         return None
 
     def _by_page(self, pid: int) -> str | None:
-        """By the mounted usage page: a process in a container cannot mount another one."""
+        """By the mounted usage page: a contained process cannot mount another tenant's page."""
         found = self._mounted(pid) if self._pages else None
         if found is None:
             return None
@@ -316,7 +317,7 @@ class Members:
         return tenant
 
     def _mounted(self, pid: int) -> MountedPages | None:
-        """Pages mounted by root or by users with tenants, within the time limit per user."""
+        """Pages mounted by root or by users with tenants, within the time limit for each user."""
         asked: list[tuple[int, int]] = []
 
         def is_asked_for(uid: int) -> bool:
@@ -334,7 +335,7 @@ class Members:
         return found
 
     def _is_closed(self, tenant: str) -> bool:
-        """Whether only a runtime can mount its page: a user could claim others' processes."""
+        """Whether only a runtime can mount the page; otherwise users could claim processes."""
         directory = next((d for d, one in self._directories.items() if one.name == tenant), None)
         try:
             return directory is not None and not os.stat(directory).st_mode & 0o077  # noqa: PTH116
@@ -367,7 +368,7 @@ class Members:
 
 
 def _living() -> dict[int, int]:
-    """All pids, each with the inode of its /proc directory."""
+    """All pids, with the inode of each pid's /proc directory."""
     with os.scandir("/proc") as entries:
         return {int(one.name): one.inode() for one in entries if one.name.isdigit()}
 
@@ -377,7 +378,7 @@ def _exists(pid: int) -> bool:
 
 
 def _is_where_it_was(pid: int, seen: _Seen) -> bool:
-    """Whether it is in the same session and group as before. False when it has ended."""
+    """Whether the process is in the same session and group as before; False if it has ended."""
     try:
         return (os.getsid(pid), os.getpgid(pid)) == (seen.stat.session, seen.stat.group)
     except OSError:
@@ -389,7 +390,7 @@ def _numbers(seen: _Seen) -> Iterable[int]:
 
 
 def _owner(pid: int) -> int | None:
-    """Its real uid; the owner of its /proc directory is root while it is not dumpable."""
+    """The process's real uid, as the owner of its /proc directory is root if not dumpable."""
     try:
         status = read_proc_text(pid, "status")
     except OSError:

@@ -1,4 +1,4 @@
-"""Process identity: pid and start time, which together are never reused."""
+"""Process identity: the pid and the start time, a combination that is never reused."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _PF_EXITING = 4  # include/linux/sched.h
-UNKNOWN = -1  # start of a process in the middle of execve, whose stat cannot be read
+UNKNOWN = -1  # start time of a process in the middle of execve, whose stat is unreadable
 
 
 @dataclass(frozen=True, order=True)
 class Process:
-    """A process. Pids are reused; a pid with its start time is not."""
+    """A process, identified by its pid and start time because pids alone are reused."""
 
     pid: int
     start_ticks: int  # field 22 of /proc/PID/stat
@@ -31,7 +31,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Stat:
-    """The fields of /proc/PID/stat that we use."""
+    """The fields of /proc/PID/stat that Penstock uses."""
 
     comm: str
     state: str
@@ -39,12 +39,12 @@ class Stat:
     group: int
     session: int
     start_ticks: int
-    has_ended: bool  # or is ending: the kernel is tearing it down
-    leader_has_ended: bool  # its first thread has; others may run, or be ending
+    has_ended: bool  # also true while the kernel is tearing it down
+    leader_has_ended: bool  # the main thread has ended; others may still run
 
 
 def read_stat(pid: int) -> Stat | None:
-    """The process's stat; None: there is no such process, or it is hidden from us."""
+    """The process's stat, None if there is no such process or it is hidden from us."""
     try:
         return _parsed(read_proc(pid, "stat"))
     except TimeoutError:
@@ -54,7 +54,7 @@ def read_stat(pid: int) -> Stat | None:
 
 
 def read_stats(pids: Iterable[int]) -> dict[int, Stat]:
-    """Stats by pid, without processes whose start time cannot be read now."""
+    """Stats by pid, except for processes whose start time cannot be read now."""
     found = read_proc_of(pids, "stat")
     return {pid: stat for pid, raw in found.items() if (stat := _parsed(raw)) is not None}
 
@@ -72,14 +72,14 @@ def _parsed(raw: bytes) -> Stat | None:
         group=int(fields[2]),
         session=int(fields[3]),
         start_ticks=int(fields[19]),
-        # The first thread may end before others: it shows as a zombie, but the process lives.
+        # The main thread may end before others: then it appears as a zombie, but the process lives.
         has_ended=leader_has_ended and int(fields[17]) <= 1,
         leader_has_ended=leader_has_ended,
     )
 
 
 def _without_start(pid: int) -> Stat | None:
-    """The stat from /proc/PID/status, which never blocks; without a start time."""
+    """The stat without a start time, from /proc/PID/status, which never blocks."""
     fields = _status(pid)
     if fields is None:
         return None
@@ -106,7 +106,7 @@ def _status(pid: int) -> dict[str, str] | None:
 
 
 def find(pid: int) -> Process | None:
-    """The process with `pid` now; None: none, ended, or its start time is unreadable."""
+    """The process with this pid, None if it does not exist, ended or hides its start time."""
     stat = read_stat(pid)
     if stat is None or stat.has_ended or stat.start_ticks == UNKNOWN:
         return None
@@ -114,26 +114,26 @@ def find(pid: int) -> Process | None:
 
 
 def is_alive(process: Process) -> bool:
-    """Whether the process has not ended."""
+    """Whether the process is still alive."""
     stat = read_stat(process.pid)
     return stat is not None and not stat.has_ended and began(stat, process)
 
 
 def began(stat: Stat, process: Process) -> bool:
-    """Whether `stat` may be of this process: same start time, or an unreadable one."""
+    """Whether `stat` may be this process's, by an equal or an unreadable start time."""
     return stat.start_ticks in {process.start_ticks, UNKNOWN}
 
 
 def is_stopped(process: Process) -> bool:
-    """Whether a signal or a debugger has stopped it."""
+    """Whether a signal or a debugger has stopped the process."""
     stat = read_stat(process.pid)
     return stat is not None and began(stat, process) and stat.state in {"T", "t"}
 
 
 def hears(process: Process, number: signal.Signals) -> bool:
-    """Whether the signal would end the process or reach a handler.
+    """Whether the signal would end the process or reach one of its handlers.
 
-    The first process of a pid namespace receives only signals that it has a handler for.
+    The first process of a pid namespace receives only the signals that it has handlers for.
     """
     fields = _status(process.pid)
     if fields is None:
@@ -146,14 +146,14 @@ def hears(process: Process, number: signal.Signals) -> bool:
 
 
 def send(process: Process, *signals: signal.Signals) -> bool:
-    """Sends `signals` to exactly that process; False: it has ended.
+    """Sends `signals` to this very process; returns False if it has ended.
 
-    The pidfd pins the current holder of the pid, and the start time is read after that: after a
-    reuse of the pid it would be later than ours. A process with an unreadable start time is taken
-    for the one that had the pid at the last poll.
+    The pidfd holds the pid's current process, and the start time is read afterwards, so a reused
+    pid shows a later start time. A process with an unreadable start time is assumed to be the one
+    that had the pid at the last poll.
 
     Raises:
-        OSError: no permission to signal it, or a kernel older than 5.3.
+        OSError: we may not signal the process, or the kernel is older than 5.3.
     """
     try:
         descriptor = os.pidfd_open(process.pid)
@@ -173,7 +173,7 @@ def send(process: Process, *signals: signal.Signals) -> bool:
 
 
 def command_line(pid: int) -> str:
-    """Its command line, for display; its short name where that is hidden or empty."""
+    """The process's command line, or its short name if that is hidden or empty, for display."""
     raw = b""
     with contextlib.suppress(OSError):
         raw = read_proc(pid, "cmdline")[:400]
@@ -184,7 +184,7 @@ def command_line(pid: int) -> str:
 
 
 def why_unshimmed(pid: int) -> str:
-    """Why the process's calls are not accounted, as text, from its mapped files."""
+    """Why the process's calls are not accounted for, as text, judged by its mapped files."""
     try:
         maps = read_proc_text(pid, "maps")
     except OSError as error:
@@ -199,7 +199,8 @@ def _why_of(maps: str) -> str:
     names = {file.rpartition("/")[2] for file in files}
     if any(name.startswith("libpenstock") for name in names):
         return "the shim is mapped, but its calls bypass it"
-    # musl's loader is its C library; Debian has it in its own directory: x86_64-linux-musl/libc.so.
+    # musl's loader is also its C library. Debian has it in its own directory,
+    # x86_64-linux-musl/libc.so.
     musl = _first(names, "ld-musl-", "libc.musl-") or next(
         (name for file in files for name in [file.rpartition("/")[2]] if "-musl/libc.so" in file),
         None,
@@ -214,7 +215,7 @@ def _why_of(maps: str) -> str:
 
 
 def _first(names: Iterable[str], *beginnings: str) -> str | None:
-    """The first file, by name, with one of the prefixes; made printable, as tenants name files."""
+    """The first file name with one of the prefixes, made printable because tenants choose names."""
     found = sorted(name for name in names if name.startswith(beginnings))
     return _printable(found[0][:64].encode()) if found else None
 

@@ -1,7 +1,7 @@
-"""enforce.json in a tenant's directory: the state of its ladder, for the next agent.
+"""enforce.json, the saved state of a tenant's ladder, in the tenant's directory.
 
-It is written before any action, so that no action is forgotten: the next agent resumes a stopped
-process, and continues a running grace.
+The file is written before any action, so that no action is forgotten: a restarted agent resumes
+stopped processes, and continues a running grace.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def write_ladder(directory: Path, ladder: Ladder) -> None:
-    """Replaces the file atomically; removes it for an idle ladder. Raises OSError."""
+    """Replaces the file atomically, or removes it if the ladder is idle. Raises OSError."""
     file = directory / FILE
     if ladder.is_idle:
         file.unlink(missing_ok=True)
@@ -40,7 +40,7 @@ def write_ladder(directory: Path, ladder: Ladder) -> None:
 
 
 def read_ladder(directory: Path) -> Ladder:
-    """The ladder saved since boot; a new one where none is usable."""
+    """The ladder saved since boot, or a new one if there is no usable file."""
     try:
         return from_json(read_record(directory / FILE))
     except (OSError, *_MALFORMED):
@@ -48,7 +48,7 @@ def read_ladder(directory: Path) -> Ladder:
 
 
 def to_json(ladder: Ladder) -> str:
-    """The file's text."""
+    """The ladder as the text of the file."""
     document = {
         "version": VERSION,
         "boot": boot_id(),
@@ -78,17 +78,17 @@ def to_json(ladder: Ladder) -> str:
 
 
 def from_json(text: str) -> Ladder:
-    """The ladder in a file's text. Raises one of `_MALFORMED` for an invalid text."""
+    """The ladder from the text of a file. Raises one of `_MALFORMED` if the text is invalid."""
     document = json.loads(text)
     if document["version"] != VERSION or document["boot"] != boot_id():
-        raise ValueError("other version, or from before the last boot")
+        raise ValueError("it has another version, or is from before the last boot")
     rungs = {}
     for plain in document["rungs"]:
         judgement = _judgement(plain["judgement"])
         rungs[judgement.kind, judgement.device] = Rung(
             judgement, over_ns=int(plain["over_ns"]), step=Step[plain["step"]]
         )
-    rounds, round_ns = map(int, document.get("rounds", (0, 0)))  # not in older files
+    rounds, round_ns = map(int, document.get("rounds", (0, 0)))  # older files lack this field
     return Ladder(
         rungs=rungs,
         cut=frozenset(map(str, document["cut"])),

@@ -1,4 +1,4 @@
-"""Subject: one tenant as the agent describes it to enforcement."""
+"""Subject: a tenant as the agent describes it to enforcement."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """A tenant and how to recognise its processes. Pids are of the agent's namespace."""
+    """A tenant and how to recognise its processes. Pids are those of the agent's namespace."""
 
     tenant: Tenant
     grant: Grant
     on_exceed: OnExceed = field(default_factory=OnExceed)
     handshake: frozenset[Process] = frozenset()
-    """Processes identified at its socket (SO_PEERCRED); they and their descendants."""
+    """Processes identified at its socket (SO_PEERCRED), which belong to it with descendants."""
     listens_since_ticks: int | None = None
-    """Processes started later (as in /proc/PID/stat) could shake hands; None: no socket."""
+    """When the socket opened, in ticks as in /proc/PID/stat; None if there is no socket."""
     parents: frozenset[Process] = frozenset()
-    """Their descendants are the tenant's, they themselves are not: its `penstock run`."""
+    """Processes whose descendants belong to the tenant, such as its `penstock run`."""
     cgroups: tuple[str, ...] = ()
-    """Cgroups of its containers, as in /proc/PID/cgroup; all processes in or below them."""
+    """Cgroups of its containers, as in /proc/PID/cgroup, with all processes in or below them."""
     uid: int | None = None
-    """Uid whose processes may claim by their environment to be the tenant's; None: any."""
+    """The user whose processes may claim membership by environment; None for any user."""
     suspended: bool = False
-    """Suspended by request: enforcement never lifts that."""
+    """Whether it was suspended by request, which enforcement never lifts."""
 
     @classmethod
     def of(
@@ -46,7 +46,7 @@ class Subject:
         suspended: bool = False,
     ) -> Subject:
         """A subject with the policy and user of the grant."""
-        # The grace is in nanoseconds already: validation would expect a duration with a unit.
+        # The grace is already in nanoseconds; validation would expect a duration with a unit.
         policy = OnExceed.model_construct(measured=grant.measured, grace=grant.grace_ns)
         return cls(
             tenant,

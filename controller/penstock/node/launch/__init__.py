@@ -1,1 +1,1 @@
-"""Starting a program as a tenant: its kind of executable, the child process, its supervisor."""
+"""Start of a program as a tenant: inspection of its executable, child process, supervision."""

@@ -1,8 +1,8 @@
-"""Runs a command transparently: signals, job control, exit code and terminal.
+"""Child process that runs a command transparently: signals, job control, exit code, terminal.
 
 The command stays in our process group, so the terminal's signals and job control reach it directly;
-signals that only we receive are forwarded. All signals are blocked and read by `sigtimedwait`,
-which is also the clock of the supervisor: no handler ever runs.
+signals sent only to us are forwarded. All signals are blocked and read by `sigtimedwait`, whose
+timeout is also the supervisor's clock, so no signal handler ever runs.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ PASSED_ON = (
     signal.SIGCONT,
     signal.SIGTSTP,
 )
-# Stops that come from the terminal: when the command stops by one of these, so do we.
+# Stop signals from the terminal: if one of these stops the command, we stop ourselves with it.
 JOB_STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _SENT_BY_KERNEL = 0x80  # si_code of the terminal's signals
-_RESET = (signal.SIGPIPE, signal.SIGXFSZ)  # ignored by Python, not by our parent
+_RESET = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores these signals, but our parent did not
 
 
 def why_not(command: str, error: OSError) -> str:
-    """Why `command` could not be started. For a directory the kernel says "permission denied"."""
+    """Why `command` could not be started. The kernel reports a directory as EACCES."""
     if error.errno == errno.EACCES and "/" in command and Path(command).is_dir():
         return os.strerror(errno.EISDIR)
     return error.strerror or str(error)
 
 
 class CommandNotStartedError(PenstockError):
-    """The command could not be started; `exit_code` is the shell's: 127 not found, else 126."""
+    """The command could not be started. `exit_code` is 127 if it was not found, else 126."""
 
     def __init__(self, command: str, error: OSError) -> None:
         self.exit_code = 127 if error.errno == errno.ENOENT else 126
@@ -56,15 +56,15 @@ WATCHED = frozenset({*PASSED_ON, *JOB_STOPS, signal.SIGCHLD})
 
 
 def block_signals() -> set[int]:
-    """Blocks the signals that a `Child` waits for; returns the old mask, which the child gets.
+    """Blocks the signals that a `Child` waits for; returns the old mask, to use for the command.
 
-    Call it before the program starts threads: an earlier thread would swallow the signals.
+    Call it before any thread is started, because an earlier thread would receive the signals.
     """
     return signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
 
 
 def unblock_signals(blocked: set[int]) -> None:
-    """Restores the mask `blocked`, which `block_signals` returned."""
+    """Restores the signal mask `blocked`, which `block_signals` returned."""
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
@@ -77,14 +77,17 @@ class Child:
         environment: Mapping[str, str],
         blocked: set[int] | None = None,
     ) -> None:
-        """Starts `command`. Raises `CommandNotStartedError`.
+        """Starts `command`. From here on, the signals stay blocked in this process.
 
-        Signals stay blocked in this process from here on. `blocked`: the command's signal mask, as
-        returned by `block_signals`; None: the current mask.
+        `blocked`: the command's signal mask, as returned by `block_signals`; None for the current
+        mask.
+
+        Raises:
+            CommandNotStartedError: the command cannot be executed.
         """
         watched = set(WATCHED)
         before = block_signals() if blocked is None else blocked
-        # An inherited disposition of "ignore" for SIGCHLD would hide the exit code.
+        # If SIGCHLD were ignored, as our parent may have set it, the exit code would be lost.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             self.pid = os.posix_spawnp(
@@ -97,7 +100,7 @@ class Child:
         self._exit_code: int | None = None
 
     def wait(self, tick: Callable[[], None], period_s: float) -> int:
-        """The command's exit code, 128+n when signal n killed it; calls `tick` every `period_s`."""
+        """The exit code, 128+n if signal n killed the command; calls `tick` every `period_s`."""
         due = time.monotonic()
         while self._exit_code is None:
             now = time.monotonic()
@@ -114,7 +117,7 @@ class Child:
         return self._exit_code
 
     def _look_at_child(self) -> None:
-        """Handles an exit or stop of the command; ignores children that we did not start."""
+        """Handles an exit or stop of the command, and ignores children that we did not start."""
         options = os.WEXITED | os.WSTOPPED | os.WNOHANG
         while self._exit_code is None:
             result = os.waitid(os.P_PID, self.pid, options)
@@ -129,17 +132,18 @@ class Child:
 
     @staticmethod
     def _stop_by(number: int) -> None:
-        """Stops this process by the signal that stopped the command, so that the shell sees it.
+        """Stops this process with the signal that stopped the command, so that the shell notices.
 
-        The SIGCONT that wakes us stays pending because it is blocked, and is forwarded like others.
+        The SIGCONT that wakes us stays pending because it is blocked, and is then forwarded like
+        others.
         """
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})  # here we stop
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})  # this process stops here
         signal.pthread_sigmask(signal.SIG_BLOCK, {number})
 
     def _pass_on(self, received: signal.struct_siginfo) -> None:
-        """Forwards a signal, unless the command got it from the terminal or sent it itself."""
+        """Forwards a signal that neither the command sent nor the terminal sent to the command."""
         if received.si_pid == self.pid and received.si_code != _SENT_BY_KERNEL:
             return
         try:

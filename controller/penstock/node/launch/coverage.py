@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from penstock_shim.pages import AskedName
 
 NOT_SEEN = (
-    "names that a program links or looks up by dlsym, and never calls",
-    "functions of private tables (cuGetExportTable); what they allocate is charged when first seen",
+    "names that a program links or looks up with dlsym but never calls",
+    "functions in private tables (cuGetExportTable), whose allocations are charged when first seen",
     "NVML: docs/coverage.md lists which functions show the tenant's view and which are forwarded",
     "programs that cannot be preloaded: static, musl, setuid (see penstock doctor -- COMMAND)",
 )
 _WHY = {
-    "refused": "may take memory or device time, and this release does not know it: not found",
-    "unknown": "this release does not know it; harmless by its name, or the policy allows it",
-    "absent": "the driver does not have it, or not in the version asked for",
+    "refused": "unknown to this release, and not found because it may take memory or device time",
+    "unknown": "unknown to this release, but harmless by its name or allowed by the policy",
+    "absent": "the driver does not have it, or not in the requested version",
     "forwarded": "one jump to the driver",
 }
 _FIRST = ("refused", "unknown", "absent", "forwarded")
@@ -42,20 +42,20 @@ class AskedFor:
 
 @dataclass(frozen=True)
 class Report:
-    """All requested functions that the shim did not answer itself, worst first."""
+    """All requested functions that the shim did not handle itself, worst first."""
 
     names: tuple[AskedFor, ...]
-    overflow: int  # requests and calls of names that did not fit into the table
-    unfinished: bool  # the command left processes behind, which may request more
+    overflow: int  # requests and calls whose names did not fit into the table
+    unfinished: bool  # the command left processes behind, which may request more functions
     shim_used: bool = True  # a process used a device through the shim
 
     @property
     def refused(self) -> int:
-        """How many names were refused."""
+        """The number of refused functions."""
         return sum(one.kind == "refused" for one in self.names)
 
     def as_dict(self) -> dict[str, object]:
-        """Plain values, for JSON and YAML."""
+        """The report as plain values, for JSON and YAML."""
         return {
             "names": [vars(one) for one in self.names],
             "refused": self.refused,
@@ -67,7 +67,7 @@ class Report:
 
 
 def report(usage_page: Path, *, unfinished: bool) -> Report:
-    """The coverage report of a tenant, read from its usage page. Raises PageError."""
+    """The coverage report from a tenant's usage page. Raises `PageError` if it is unreadable."""
     asked = read_asked(usage_page)
     table = json.loads(paths.coverage_table().read_text())["cuda"]
     names = [_with_reason(one, table) for one in asked.names]

@@ -7,11 +7,11 @@ import stat
 from pathlib import Path
 
 VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
-_DEFAULT = "/tmp/nvidia-mps"  # noqa: S108 - its own
+_DEFAULT = "/tmp/nvidia-mps"  # noqa: S108 - MPS's own default
 
 
 def pipe_directory() -> Path:
-    """The directory where programs of this environment look for a control daemon's pipe."""
+    """The directory where programs with this environment look for a control daemon's pipe."""
     return Path(os.environ.get(VARIABLE) or _DEFAULT)
 
 

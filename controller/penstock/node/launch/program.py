@@ -1,4 +1,4 @@
-"""Inspects an executable: whether the shim can be preloaded into it."""
+"""Inspection of an executable: whether the shim can be preloaded into it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MACHINE_X86_64 = 62
 
 
 class NotElfError(Exception):
-    """The file is not a readable ELF file; the message says why."""
+    """The file is not a readable ELF file; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -30,22 +30,22 @@ class Elf:
     path: Path
     bits: int
     machine: int
-    interpreter: str | None  # None: static (or a library)
+    interpreter: str | None  # None if static, or a library
     needed: tuple[str, ...]
     is_dynamic: bool
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """A reason why a program would run without the shim, or not start."""
+    """A reason why a program would run without the shim, or would not start."""
 
     what: str
     advice: str
-    fatal: bool  # its quota would not hold, or it could not start
+    fatal: bool  # the quota would not be enforced, or the program could not start
 
 
 def read_elf(path: Path) -> Elf:
-    """Reads the headers. Raises `NotElfError`."""
+    """Reads the headers of a file. Raises `NotElfError` if it is not a readable ELF file."""
     try:
         with path.open("rb") as stream:
             head = stream.read(_HEAD_BYTES)
@@ -65,7 +65,7 @@ def read_elf(path: Path) -> Elf:
 
 
 def exported_names(path: Path) -> set[str]:
-    """The names of the functions that a 64-bit library exports. Raises `NotElfError`."""
+    """Functions that a 64-bit library exports. Raises `NotElfError` if it is not a readable one."""
     try:
         data = path.read_bytes()
         if data[:4] != _MAGIC or data[4] != 2:
@@ -129,7 +129,7 @@ def _needed(fd: int, headers: list[tuple[int, int, int, int]]) -> tuple[str, ...
 
 
 def find_program(command: str) -> Path | None:
-    """The file that running `command` would execute; follows `#!` lines to the interpreter."""
+    """The file that running `command` would execute, or the interpreter on its `#!` line."""
     found = shutil.which(command)
     for _ in range(_LONGEST_SCRIPT_CHAIN):
         if found is None:
@@ -139,7 +139,7 @@ def find_program(command: str) -> Path | None:
             with path.open("rb") as stream:
                 first = stream.readline(256)
         except OSError:
-            return path  # may be executed, not read
+            return path  # the file may be executable but not readable
         words = first[2:].split() if first.startswith(b"#!") else []
         if not words:
             return path
@@ -156,20 +156,20 @@ def obstacles(path: Path) -> list[Obstacle]:
     try:
         elf = read_elf(path)
     except NotElfError:
-        return []  # a script without `#!`, or a file that we may not read: nothing is known
+        return []  # nothing is known of a script without `#!` or an unreadable file
     found = []
     if elf.bits != 64 or elf.machine != _MACHINE_X86_64:
         found.append(
             Obstacle(
                 f"{path} is a {elf.bits}-bit program for a processor other than x86-64",
-                "use an x86-64 build: the loader does not load the 64-bit shim into others",
+                "use an x86-64 build: the loader cannot load the 64-bit shim into any other",
                 fatal=True,
             )
         )
     elif elf.interpreter is None:
         found.append(
             Obstacle(
-                f"{path} is linked statically: nothing can be preloaded, so no quota would hold",
+                f"{path} is statically linked: nothing can be preloaded, so no quota would hold",
                 "use a dynamically linked build",
                 fatal=True,
             )
@@ -179,7 +179,7 @@ def obstacles(path: Path) -> list[Obstacle]:
             Obstacle(
                 f"{path} is built for musl ({elf.interpreter}): the shim needs glibc, and the "
                 "program would not start with it",
-                "use a build for glibc, as the CUDA driver itself needs it",
+                "use a build for glibc, which the CUDA driver itself needs",
                 fatal=True,
             )
         )
@@ -187,7 +187,7 @@ def obstacles(path: Path) -> list[Obstacle]:
     if any(re.match(r"lib(a|t|hwa)san\.so", name) for name in elf.needed):
         found.append(
             Obstacle(
-                f"{path} is built with a sanitizer, which insists on being loaded first",
+                f"{path} is built with a sanitizer, which must be loaded first",
                 "set ASAN_OPTIONS=verify_asan_link_order=0 for it",
                 fatal=False,
             )
@@ -201,7 +201,7 @@ def _privileges(path: Path) -> list[Obstacle]:
         w for bit, w in ((stat.S_ISUID, "setuid"), (stat.S_ISGID, "setgid")) if info.st_mode & bit
     ]
     if info.st_uid == os.geteuid() and "setuid" in gains:
-        gains.remove("setuid")  # it gains nothing, so the loader still preloads
+        gains.remove("setuid")  # setuid to ourselves grants nothing, so the loader still preloads
     try:
         os.getxattr(path, "security.capability")
         gains.append("file capabilities")
@@ -211,8 +211,8 @@ def _privileges(path: Path) -> list[Obstacle]:
         return []
     return [
         Obstacle(
-            f"{path} has {' and '.join(gains)}: the loader ignores preloads there",
-            "run a copy without them",
+            f"{path} has {' and '.join(gains)}, so the loader ignores preloads",
+            "run a copy of the program without them",
             fatal=True,
         )
     ]

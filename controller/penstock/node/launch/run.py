@@ -1,4 +1,4 @@
-"""Runs the command of an admitted tenant and supervises the tenant until it ends."""
+"""Run of an admitted tenant's command, under supervision until the tenant ends."""
 
 from __future__ import annotations
 
@@ -37,14 +37,16 @@ def run_tenant(
     *,
     at_end: Callable[[Tenant], None] | None = None,
 ) -> int:
-    """Runs `command` to its end; returns its exit code. Processes left behind keep the tenant.
+    """Runs `command` until it exits; returns its exit code. Processes left behind keep the tenant.
 
-    `announce` is called when the command has started. It is the last chance to print, unless there
-    is an `at_end`, which is called when the command has ended and the tenant still exists.
-    Raises `CommandNotStartedError`; the tenant is removed then.
+    `announce` is called once the command has started. It is the last chance to print, except in
+    `at_end`, which, if given, is called once the command has ended, while the tenant still exists.
+
+    Raises:
+        CommandNotStartedError: the command cannot be executed; the tenant is removed.
     """
     tenant = admitted.tenant
-    survive_lost_pages()  # the exit code is returned whatever the tenant does to its pages
+    survive_lost_pages()  # return the exit code whatever the tenant does to its pages
     supervisor = Supervisor(tenant, TenantTable(state), source)
     supervisor.tick()
     try:
@@ -72,14 +74,14 @@ def run_tenant(
 
 
 def _let_go_of_files() -> None:
-    """Points stdin, stdout and stderr at /dev/null and closes other inherited descriptors.
+    """Points stdin, stdout and stderr at /dev/null, and closes other inherited descriptors.
 
-    The command has its own copies. A reader of its pipe must see the end when the command closes
-    it, not when we do. Messages from here on go to the tenant's events.
+    The command has its own copies. A reader of the command's output must see its end when the
+    command closes it, not when we do. Later messages are recorded as events of the tenant.
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for stream in (sys.stdout, sys.stderr):
-        # A stream that was closed, or cannot be written, must not end the command.
+        # A stream that is closed or cannot be written must not end the command.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     for descriptor in (0, 1, 2):
@@ -118,7 +120,8 @@ def _guarded(tick: Callable[[], None], tenant: Tenant) -> Callable[[], None]:
 def _keep_in_background(supervisor: Supervisor, tenant: Tenant) -> None:
     """Continues supervision in a forked process until the tenant's last process ends.
 
-    That process has its own session and inherits the supervisor's lock; this one returns at once.
+    The forked process has its own session and inherits the supervisor's lock. This process returns
+    at once.
     """
     if os.fork():
         return

@@ -1,8 +1,8 @@
-"""The arithmetic of an account: one tenant's use of one device, from reading to reading.
+"""Arithmetic of an account, which is one tenant's use of one device from reading to reading.
 
-Pure functions: readings and clocks in, amounts out. An account is stored in the same transaction
-as its amounts, so after a kill the next reading continues from the last stored one. The page's
-counter is cumulative, so nothing is counted twice or left out.
+The functions are pure: they take readings and clocks, and return amounts. An account is stored in
+the same transaction as its amounts, so after a kill the next reading continues from the last stored
+one. The page's counter is cumulative, so nothing is counted twice or left out.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from penstock.node.metering.clock import Moment
     from penstock.node.metering.reading import DeviceReading
 
-LEDGER_BYTES = 1 << 45  # capacity of the ledger's word, and so the most that a page can report
-GAP_NS = 5 * NS  # readings further apart leave a gap, in which nothing was observed
-SLACK_NS = NS  # for two clocks read in sequence, and for charges reported before the work ends
-MOST = 2**63 - 1  # the largest value in the store; a page may report more
-_HALF_BYTE_SECONDS = 2 * NS  # remainders are in halves of a byte-nanosecond
+LEDGER_BYTES = 1 << 45  # capacity of the ledger's word, and so the maximum in a page
+GAP_NS = 5 * NS  # readings further apart than this leave an unobserved gap
+SLACK_NS = NS  # for clocks read one after the other, and for work charged before its end
+MOST = 2**63 - 1  # the largest value that the store can hold; a page may report more
+_HALF_BYTE_SECONDS = 2 * NS  # remainders count half byte-nanoseconds
 
 SuspicionKind = Literal["runs-backwards", "too-fast", "too-much-memory", "uncharged"]
 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A value of a usage page that cannot be true, or is far below what the device measured."""
+    """A value in a usage page that cannot be true, or is far below what the device measured."""
 
     kind: SuspicionKind
     device_uuid: str
@@ -36,7 +36,7 @@ class Suspicion:
 
 @dataclass(frozen=True)
 class Account:
-    """The last reading that was counted, and the remainders carried to the next one."""
+    """The last reading that was counted, and the remainders carried over to the next reading."""
 
     boot_id: str
     mono_ns: int
@@ -45,8 +45,8 @@ class Account:
     total_bytes: int
     measured_ns: int | None
     measured_bytes: int | None
-    credit_ns: int  # device time that may still be charged: wall time not charged so far
-    byte_carry: int = 0  # below a byte-second, in half byte-nanoseconds
+    credit_ns: int  # device time that may still be charged, as it has passed uncharged
+    byte_carry: int = 0  # remainder below a byte-second, in half byte-nanoseconds
     measured_byte_carry: int = 0
 
 
@@ -56,25 +56,25 @@ class Step:
 
     account: Account
     amounts: Amounts
-    elapsed_ns: int  # the interval that the amounts cover; it ends at the reading
+    elapsed_ns: int  # length of the interval before the reading that the amounts cover
     suspicions: tuple[Suspicion, ...] = ()
 
 
 def is_older(account: Account, at: Moment) -> bool:
-    """Whether a reading at `at` is no newer than the one that the account has counted."""
+    """Whether a reading at `at` is no newer than the last reading counted in the account."""
     passed = at.since_ns(account.mono_ns, account.boot_id)
     return passed is not None and passed <= 0
 
 
 def first(at: Moment, reading: DeviceReading) -> Step:
-    """The first reading of a tenant that has not been metered yet.
+    """The result of the first reading of a tenant that has not been metered yet.
 
-    The counter began at 0 with the page. It may hold no more device time than has passed since the
-    first launch, if the page gives a plausible moment for that, else since boot.
+    The counter started at 0 with the page. It may hold no more device time than has passed since
+    the first launch, if the page gives a plausible time for it, and otherwise since boot.
     """
     origin = reading.origin_ns
     if origin == 0:
-        passed = 0  # nothing was launched
+        passed = 0  # nothing has been launched
     else:
         passed = at.mono_ns - origin if origin and origin <= at.mono_ns else at.mono_ns
     before = Account(
@@ -83,21 +83,21 @@ def first(at: Moment, reading: DeviceReading) -> Step:
         wall_ns=at.wall_ns,
         spent_ns=0,
         total_bytes=0,
-        # The device may include an earlier tenant of that name, so measurement starts here.
+        # The device's total may include an earlier tenant of the same name, so it starts here.
         measured_ns=reading.measured.busy_ns,
         measured_bytes=None,
         credit_ns=passed + SLACK_NS,
     )
-    # Memory held before the first reading is not known; the next reading begins the integral.
+    # Memory held before the first reading is unknown, so the integral starts with the next reading.
     step = _step(before, at, reading, elapsed_ns=0)
     return Step(step.account, step.amounts, passed if origin else 0, step.suspicions)
 
 
 def following(account: Account, at: Moment, reading: DeviceReading, *, gap: bool = False) -> Step:
-    """A later reading of the same page. `gap`: the meter was not running in between."""
+    """The result of a later reading. `gap`: whether the meter did not run in between."""
     passed = at.since_ns(account.mono_ns, account.boot_id)
     if passed is None:
-        # Rebooted with the page still there: the counter goes on, the time between is not counted.
+        # Rebooted while the page survived: the counter continues, but the time between is lost.
         return _step(account, at, reading, elapsed_ns=0, regained_ns=at.mono_ns)
     step = _step(account, at, reading, elapsed_ns=passed)
     step.amounts.metered_ns = passed
@@ -112,7 +112,7 @@ def _step(
     amounts = Amounts()
     suspicions: list[Suspicion] = []
     spent_ns = min(reading.spent_ns or 0, MOST)
-    # One percent more than has passed: the clocks of host and device may differ a little.
+    # One percent more than has passed, because the clocks of host and device may differ slightly.
     credit_ns = account.credit_ns + elapsed_ns + elapsed_ns // 100 + regained_ns
     credit_ns = _charge(
         account,
@@ -163,7 +163,7 @@ def _charge(
     """Charges the growth of the counter, up to the credit; returns the remaining credit."""
     grown_ns = spent_ns - account.spent_ns
     if grown_ns < 0:
-        # Nothing is refunded; growth counts again from here on, bounded by the credit.
+        # Nothing is refunded. From here on growth counts again, limited by the credit.
         suspicions.append(
             Suspicion(
                 "runs-backwards",
@@ -177,11 +177,12 @@ def _charge(
             Suspicion(
                 "too-fast",
                 uuid,
-                f"the page reports {grown_ns} ns of device time, and at most {credit_ns} are "
+                f"the page reports {grown_ns} ns of device time, but at most {credit_ns} ns are "
                 "possible",
             )
         )
-        # A false counter can be off by centuries; the recorded amount is bounded so that sums fit.
+        # A false counter can be off by centuries, so the recorded amount is limited for sums to
+        # fit.
         amounts.suspicious_ns = min(grown_ns - credit_ns, elapsed_ns + SLACK_NS)
         grown_ns = credit_ns
     amounts.charged_ns = grown_ns
@@ -198,7 +199,7 @@ def _held(reading: DeviceReading, amounts: Amounts, suspicions: list[Suspicion])
         Suspicion(
             "too-much-memory",
             reading.device_uuid,
-            f"the page reports {reading.total_bytes} bytes on a device of {limit}",
+            f"the page reports {reading.total_bytes} bytes on a device with {limit}",
         )
     )
     amounts.suspicions += 1

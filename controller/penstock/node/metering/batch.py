@@ -1,4 +1,4 @@
-"""A batch of metered amounts to be stored, by minutes, hours and days of the wall clock."""
+"""A batch of metered amounts to store, by minute, hour and day of the wall clock."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from penstock.node.metering.reading import Identity
 
 UNITS_S = MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
-MOST_PIECES = 200  # a longer gap is recorded in the next coarser unit
-MOST_ROWS = 50_000  # while nothing can be stored; beyond it, the oldest rows become coarser
+MOST_PIECES = 200  # an interval with more units is recorded in the next coarser unit
+MOST_ROWS = 50_000  # rows kept while nothing can be stored; beyond that, they become coarser
 Key = tuple[str, str]  # incarnation, device UUID
 
 
 @dataclass
 class Batch:
-    """Amounts that are stored atomically and only once; `name` shows whether they were."""
+    """Amounts that are stored atomically and only once; `name` shows whether they were stored."""
 
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     identities: dict[str, Identity] = field(default_factory=dict)  # by incarnation
@@ -34,7 +34,7 @@ class Batch:
         return bool(self.accounts or self.usage)
 
     def put(self, key: Key, identity: Identity, at: Moment, step: Step) -> None:
-        """Adds one step; its amounts go to the time units that it covers."""
+        """Adds one step, and its amounts to the time units that the step covers."""
         self.identities[identity.incarnation] = identity
         self.accounts[key] = step.account
         if step.amounts:
@@ -44,7 +44,7 @@ class Batch:
                 self.coarsen()
 
     def coarsen(self) -> None:
-        """Merges minutes into hours and, if still too many, hours into days. Sums do not change."""
+        """Merges minutes into hours and, if there are still too many, hours into days."""
         for fine_s, coarse_s in ((MINUTE_S, HOUR_S), (HOUR_S, DAY_S)):
             for unit_s, start_s, key in [one for one in self.usage if one[0] == fine_s]:
                 part = self.usage.pop((unit_s, start_s, key))
@@ -62,9 +62,10 @@ class Batch:
 
 
 def _places(wall_ns: int, elapsed_ns: int, amounts: Amounts) -> Iterator[tuple[int, int, Amounts]]:
-    """Splits `amounts` of the interval that ended at `wall_ns` into minutes, hours or days.
+    """Splits the `amounts` of the interval that ended at `wall_ns` into minutes, hours or days.
 
-    The monotonic clock gives the interval's length, whatever the wall clock did meanwhile.
+    The interval's length comes from the monotonic clock, whatever the wall clock did in the
+    meantime.
     """
     begin_ns = wall_ns - elapsed_ns
     for unit_s in UNITS_S:

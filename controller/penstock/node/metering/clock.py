@@ -1,4 +1,4 @@
-"""A moment on two clocks: wall clock for records, monotonic clock for differences."""
+"""A moment on two clocks: the wall clock for records, the monotonic clock for differences."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from penstock.node.tenants.boot_id import boot_id
 
 @dataclass(frozen=True)
 class Moment:
-    """One instant. Monotonic times compare only within one boot."""
+    """One instant. Monotonic times are comparable only within one boot."""
 
     wall_ns: int  # since 1970, UTC; may jump
     mono_ns: int  # CLOCK_MONOTONIC
     boot_id: str
 
     def since_ns(self, earlier_mono_ns: int, earlier_boot_id: str) -> int | None:
-        """Time passed since `earlier_mono_ns`; None: the machine was rebooted in between."""
+        """Time passed since `earlier_mono_ns`; None if the machine was rebooted in between."""
         return self.mono_ns - earlier_mono_ns if earlier_boot_id == self.boot_id else None
 
 

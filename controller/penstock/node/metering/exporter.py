@@ -1,7 +1,8 @@
-"""The Prometheus endpoint: serves the snapshot of the agent's last reconcile iteration.
+"""Prometheus endpoint, which serves the snapshot of the agent's last reconcile iteration.
 
-One thread serves all scrapes and builds the page at most once a second: a node that nobody scrapes
-pays nothing. If the loop hangs, the endpoint still answers and the heartbeat age shows it.
+One thread serves all scrapes and builds the page at most once a second, so a node that is not
+scraped has no cost. If the loop hangs, the endpoint still responds, and the heartbeat age shows the
+hang.
 """
 
 from __future__ import annotations
@@ -13,11 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -34,16 +31,16 @@ if TYPE_CHECKING:
 
 DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 9470
-STUCK_S = 30.0  # a loop that is silent for so long does not recover: the same as systemd's watchdog
+STUCK_S = 30.0  # a loop that is silent for this long will not recover; as in systemd's watchdog
 KEPT_S = 1.0  # how long a page is cached
 Of = TypeVar("Of")
 
 
 class Exporter(Collector):
-    """The exporter: call `publish` after each iteration of the loop, `serve` once."""
+    """The exporter. Call `publish` after each iteration of the loop, and `serve` once."""
 
     def __init__(self, node: str) -> None:
-        """`node`: this node's name, the first label of every metric."""
+        """`node`: this node's name, which is the first label of every metric."""
         self._node = node
         self._look: Callable[[], NodeSnapshot] | None = None
         self._loop_counts = [0] * (len(metrics.LOOP.bounds_s) + 1)
@@ -52,11 +49,11 @@ class Exporter(Collector):
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self._servers: list[PageServer] = []
-        # By content type: the iteration after which it was built, when, and the page.
+        # By content type: time of the iteration it shows, time when it was built, and the page.
         self._pages: dict[str, tuple[float | None, float, Page]] = {}
 
     def publish(self, look: Callable[[], NodeSnapshot], loop_s: float) -> None:
-        """Makes scrapes call `look` for the snapshot, in the serving thread.
+        """Makes scrapes call `look` for the snapshot, in the thread that serves them.
 
         `loop_s`: the duration of the last iteration.
         """
@@ -73,16 +70,20 @@ class Exporter(Collector):
     ) -> int | None:
         """Serves /metrics and /healthz over HTTP.
 
-        There is no authentication and no encryption: beyond loopback, the network must provide it.
+        There is no authentication and no encryption, so beyond loopback the network must provide
+        them.
 
         Args:
             address: The address to listen on.
-            port: The port; 0: any free one.
+            port: The port; 0 for any free port.
             report: Called as `report(event, **fields)` when the port is taken, and when it is free
                 again.
 
-        Returns the port; None: it is taken, and binding is retried every few seconds. Raises
-        `PenstockError` if there is no such address.
+        Returns:
+            The port, or None if it is taken; binding is then retried every few seconds.
+
+        Raises:
+            PenstockError: this machine has no such address.
         """
         pages = {"/metrics": self._metrics, "/": self._metrics, "/healthz": self._healthz}
         return self._start(PageServer(pages, report), address, port)
@@ -93,7 +94,7 @@ class Exporter(Collector):
         port: int,
         report: Callable[..., None] = lambda event, **fields: None,  # noqa: ARG005
     ) -> int | None:
-        """Serves /healthz alone, in a separate thread; otherwise like `serve`."""
+        """Serves only /healthz, in a separate thread; otherwise like `serve`."""
         return self._start(PageServer({"/healthz": self._healthz}, report), address, port)
 
     def _start(self, server: PageServer, address: str, port: int) -> int | None:
@@ -102,7 +103,7 @@ class Exporter(Collector):
         return found
 
     def health(self) -> str:
-        """Why a watchdog or probe should restart this process; empty: it is healthy."""
+        """Why a watchdog or probe should restart this process, empty if it is healthy."""
         if self._published_s is None:
             return "no round has ended yet"
         silent_s = time.monotonic() - self._published_s
@@ -114,7 +115,7 @@ class Exporter(Collector):
         return Page(status, "text/plain", f"{problem or 'ok'}\n".encode())
 
     def _metrics(self, accept: str) -> Page:
-        """The metrics page, built once per iteration, and once a second if the loop hangs."""
+        """The metrics page, built once per iteration, or once a second if the loop hangs."""
         encode, kind = choose_encoder(accept)
         round_s, now_s = self._published_s, time.monotonic()
         of_s, made_s, page = self._pages.get(kind, (None, 0.0, None))
@@ -124,16 +125,16 @@ class Exporter(Collector):
         return page
 
     def close(self) -> None:
-        """Stops serving. May be called twice."""
+        """Stops serving. May be called more than once."""
         while self._servers:
             self._servers.pop().close()
 
     def describe(self) -> Iterable[Family]:
-        """No families in advance: the snapshot decides which samples there are."""
+        """Describes no families in advance, because the snapshot decides which samples exist."""
         return ()
 
     def collect(self) -> Iterator[Family]:
-        """All metric families; one without samples has only its name, type and help."""
+        """All metric families; a family without samples has only its name, type and help."""
         if self._look is None:
             return
         snapshot, now_ns = self._look(), time.monotonic_ns()

@@ -1,7 +1,7 @@
-"""A small HTTP server with fixed bounds on what its clients can take.
+"""A small HTTP server with fixed limits on the resources that its clients can use.
 
-One thread serves a few connections, one request each. When there are too many, a connection that
-has sent no request is dropped first, so that a client with a request is served.
+One thread serves a few connections, with one request each. If there are too many connections, one
+that has sent no request is dropped first, so that clients with a request are served.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 MOST_CONNECTIONS = 64
 BACKLOG = 128
-ACCEPTED_AT_ONCE = 16  # new connections before open ones are served
+ACCEPTED_AT_ONCE = 16  # new connections accepted before open ones are served
 SPEAKS_WITHIN_S = 5.0
-READS_WITHIN_S = 30.0  # a client must read the answer
+READS_WITHIN_S = 30.0  # time within which a client must read the response
 LONGEST_REQUEST_BYTES = 16 << 10
-AGAIN_S = 5.0  # before binding an address that is taken is retried
+AGAIN_S = 5.0  # pause before binding a taken address is retried
 _IN_USE = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
 
 
@@ -56,21 +56,23 @@ class PageServer:
         pages: Mapping[str, Callable[[str], Page]],
         report: Callable[..., None] = lambda event, **fields: None,  # noqa: ARG005
     ) -> None:
-        """`pages`: by path, called with the request's Accept header; `report`: logs events."""
+        """`pages`: by path, called with the request's Accept header. `report`: logs events."""
         self._pages = pages
         self._report = report
         self._listener: socket.socket | None = None
-        self._connections: dict[int, _Connection] = {}  # by descriptor, the oldest first
+        self._connections: dict[int, _Connection] = {}  # by descriptor, oldest first
         self._selector = selectors.DefaultSelector()
         self._wakes, self._waker = os.pipe()
         self._ending = False
         self._thread: threading.Thread | None = None
 
     def start(self, address: str, port: int) -> int | None:
-        """Starts serving on `port` (0: any free one); returns the port.
+        """Starts serving on `port`, or on any free port if 0; returns the port.
 
-        Returns None if the port is taken; binding is retried. Raises `PenstockError` if there is no
-        such address.
+        Returns None if the port is taken; binding is then retried.
+
+        Raises:
+            PenstockError: this machine has no such address.
         """
         try:
             self._listen(address, port)
@@ -90,7 +92,7 @@ class PageServer:
         return None if self._listener is None else int(self._listener.getsockname()[1])
 
     def close(self) -> None:
-        """Stops serving. May be called twice."""
+        """Stops serving. May be called more than once."""
         if self._thread is None:
             return
         self._ending = True
@@ -144,7 +146,7 @@ class PageServer:
         for _ in range(ACCEPTED_AT_ONCE):
             try:
                 made, _ = listener.accept()
-            except OSError:  # no connection waits, or no descriptor is left
+            except OSError:  # no connection is waiting, or no descriptor is left
                 return
             made.setblocking(False)
             if len(self._connections) >= MOST_CONNECTIONS:

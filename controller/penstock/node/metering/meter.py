@@ -1,4 +1,4 @@
-"""The meter: takes readings about ten times a second and stores tenants' use every ten seconds."""
+"""Meter: takes readings about ten times a second, and stores tenants' use every ten seconds."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ if TYPE_CHECKING:
 
     from penstock.node.metering.reading import DeviceReading, Identity, TenantReading
 
-COUNT_PERIOD_NS = NS  # in between, only the last reading is kept: the counter is cumulative
-REPEAT_NS = 60 * NS  # before a suspicion that still holds is reported again
+COUNT_PERIOD_NS = NS  # in between, the last reading suffices, as the counter is cumulative
+REPEAT_NS = 60 * NS  # time before a persistent suspicion is reported again
 COMPARE_NS = 60 * NS  # the longest interval for comparing measured with charged device time
-# Both must be exceeded: charges come a moment before or after the work, and are learned costs.
+# Both must be exceeded, because charges are based on learned costs and come before or after the
+# work.
 UNCHARGED_NS = 5 * NS
 UNCHARGED_TIMES = 1.5
 AGAIN_S = 0.2
-FORGET_NS = 600 * NS  # without a reading a tenant is dropped after this; its stored use stays
+FORGET_NS = 600 * NS  # a tenant without readings is dropped after this; its stored use stays
 
 
 @dataclass(frozen=True)
 class TenantSuspicion:
-    """An impossible value of a usage page, for the tenant's events."""
+    """A suspicious value in a usage page, for the tenant's events."""
 
     tenant: str
     incarnation: str
@@ -42,26 +43,26 @@ class TenantSuspicion:
 
 @dataclass(frozen=True)
 class MeterHealth:
-    """Whether the meter keeps up."""
+    """Whether the meter keeps up with storing its readings."""
 
-    behind_s: float  # age of the oldest reading that is not stored
+    behind_s: float  # age of the oldest reading not yet stored
     pending_rows: int
-    failures: int  # of commits, since the meter began
-    problem: str | None  # why the last commit failed; None: it did not
-    damaged: tuple[Path, ...]  # stores that were set aside since the meter began
+    failures: int  # failed commits since the meter started
+    problem: str | None  # why the last commit failed, if it did
+    damaged: tuple[Path, ...]  # stores that were set aside since the meter started
 
 
 @dataclass
 class _Open:
-    """One tenant on one device while it is metered."""
+    """One tenant on one device, while it is being metered."""
 
     who: Identity
-    account: Account | None = None  # None: the stored account is not known yet
-    opening: tuple[Moment, DeviceReading] | None = None  # the first reading, until it is known
-    kept: tuple[Moment, DeviceReading] | None = None  # the newest reading, not counted yet
-    away: bool = False  # the meter did not run since the account's reading
-    total: Amounts = field(default_factory=Amounts)  # since the meter began
-    told_ns: dict[str, int] = field(default_factory=dict)  # last report, by kind of suspicion
+    account: Account | None = None  # None until the stored account is known
+    opening: tuple[Moment, DeviceReading] | None = None  # the first reading, while that is so
+    kept: tuple[Moment, DeviceReading] | None = None  # the newest reading, if not counted yet
+    away: bool = False  # whether the meter was off after the account's reading
+    total: Amounts = field(default_factory=Amounts)  # since the meter started
+    told_ns: dict[str, int] = field(default_factory=dict)  # last report of each kind of suspicion
     compared_ns: int = 0  # start of the interval for comparing measured with charged time …
     compared: Amounts = field(default_factory=Amounts)  # … and the total at that time
 
@@ -77,10 +78,11 @@ class _Open:
 
 
 class Meter:
-    """Counts tenants' use. One thread calls it; its own writer thread stores.
+    """Meters tenants' use. Only one thread may call it; its own writer thread stores the amounts.
 
-    After a kill at any moment the next meter in the same directory continues from what was stored:
-    device time to the nanosecond, memory over time with the gap estimated and marked as such.
+    If the agent is killed, the next meter in the same directory continues from what was stored. It
+    accounts for device time to the nanosecond; for memory over time, the gap is estimated and
+    marked as estimated.
     """
 
     def __init__(
@@ -90,17 +92,17 @@ class Meter:
         retention: Retention | None = None,
         at: Moment | None = None,
     ) -> None:
-        """Meters into `directory` (default: `default_directory()`), created if missing.
+        """Meters into `directory`, by default `default_directory()`, which is created if missing.
 
         Raises:
-            PenstockError: another process meters there, it is not writable, or a newer
-                release wrote it. A full disk is no error.
+            PenstockError: another process meters into the directory, it is not writable, or a newer
+                release wrote it. A full disk is not an error.
         """
         self.directory = directory or default_directory()
         self._writer = Writer(self.directory, retention or Retention())
         self._open: dict[Key, _Open] = {}
         self._batch = Batch()
-        self._ending: set[Key] = set()  # closed, and not stored yet
+        self._ending: set[Key] = set()  # closed but not stored yet
         self._found: list[TenantSuspicion] = []
         self._stored_to_ns = self._handed_to_ns = (at or now()).mono_ns
 
@@ -113,10 +115,10 @@ class Meter:
         return found
 
     def flush(self, at: Moment, wait_s: float = 0.0) -> bool:
-        """Passes what was observed to the writer thread.
+        """Passes the observed amounts to the writer thread.
 
-        Returns whether all of it is stored after about `wait_s` seconds. If not, it is kept and
-        retried: the caller need not do anything.
+        Returns whether all of them are stored after about `wait_s` seconds. If not, they are kept
+        and storing them is retried, without any action by the caller.
         """
         while True:
             for key, one in self._open.items():
@@ -125,7 +127,7 @@ class Meter:
                 self._settle(at)
                 if not self._batch:
                     if any(one.account is None for one in self._open.values()):
-                        return False  # their stored accounts are not known yet
+                        return False  # some stored accounts are not known yet
                     self._stored_to_ns = max(self._stored_to_ns, at.mono_ns)
                     return True
                 if self._writer.submit(self._batch):
@@ -138,10 +140,11 @@ class Meter:
     ) -> tuple[bool, list[TenantSuspicion]]:
         """Counts the last reading of a tenant whose processes are gone.
 
-        Returns whether it is stored, and suspicions. Remove the tenant's usage page only once it
-        is: until then the page is the record. On a full disk the agent may give up waiting; use
-        since the last commit is then lost if the agent is killed before there is room. To close
-        several at once, set `wait_s` to 0, and remove their pages after a `flush` returned True.
+        Returns whether the reading is stored, and any suspicions. Only remove the tenant's usage
+        page once it is stored, because until then the page is the record. On a full disk the agent
+        may give up waiting; use since the last commit is then lost if the agent is killed before
+        there is space. To close several tenants at once, set `wait_s` to 0, and remove their pages
+        after `flush` has returned True.
         """
         for device in reading.devices:
             self._take(at, reading.identity, device)
@@ -155,12 +158,12 @@ class Meter:
         return stored, found
 
     def used(self, incarnation: str, device_uuid: str) -> Amounts:
-        """A tenant's use of a device since this meter began; for counters."""
+        """A tenant's use of a device since this meter started, for counters."""
         one = self._open.get((incarnation, device_uuid))
         return Amounts() if one is None else dataclasses.replace(one.total)
 
     def health(self, at: Moment) -> MeterHealth:
-        """Whether the meter keeps up, at `at`."""
+        """Whether the meter keeps up, as of `at`."""
         idle = self._writer.idle
         stored_to_ns = max(self._stored_to_ns, self._handed_to_ns) if idle else self._stored_to_ns
         return MeterHealth(
@@ -172,12 +175,12 @@ class Meter:
         )
 
     def close(self, at: Moment | None = None, wait_s: float = 5.0) -> bool:
-        """Stores what is left and releases the directory; False: not all was stored in time."""
+        """Stores what is left, and releases the directory; returns whether all was stored."""
         at, deadline_s = at or now(), time.monotonic() + wait_s
         while not (stored := self.flush(at, max(0.0, deadline_s - time.monotonic()))):
             if time.monotonic() >= deadline_s:
                 break
-            time.sleep(AGAIN_S)  # the writer retries a full disk once a second
+            time.sleep(AGAIN_S)  # on a full disk, the writer retries once a second
         return self._writer.close(wait_s) and stored
 
     def _take(self, at: Moment, who: Identity, reading: DeviceReading) -> None:
@@ -195,7 +198,7 @@ class Meter:
             if at.mono_ns <= kept_at.mono_ns and at.boot_id == kept_at.boot_id:
                 return
             if _memory(kept) != _memory(reading):
-                self._count_kept(key, one)  # the interval with that memory ends here
+                self._count_kept(key, one)  # the interval with the old amount of memory ends
         account = one.account
         if account is None or is_older(account, at):
             return
@@ -212,7 +215,7 @@ class Meter:
         self._apply(key, one, at, following(account, at, reading, gap=one.away))
 
     def _opens(self, key: Key, one: _Open, at: Moment, reading: DeviceReading) -> bool:
-        """Whether the stored account is known now; else the reading is kept."""
+        """Whether the stored account is known now; if not, the reading is kept."""
         if one.opening is None:
             one.opening = (at, reading)
         if self._begin(key, one):
@@ -221,7 +224,7 @@ class Meter:
         return False
 
     def _begin(self, key: Key, one: _Open) -> bool:
-        """Looks up the stored account; False: it is not known yet."""
+        """Looks up the stored account; returns False if it is not known yet."""
         if one.opening is None:
             return False
         is_known, account = self._writer.account(key)
@@ -260,7 +263,7 @@ class Meter:
                 self._found.append(TenantSuspicion(one.who.tenant, key[0], suspicion))
 
     def _settle(self, at: Moment) -> None:
-        """Updates the state once the submitted batch is stored."""
+        """Updates the state after the submitted batch was stored."""
         self._stored_to_ns = max(self._stored_to_ns, self._handed_to_ns)
         for key in list(self._ending):
             one = self._open.get(key)
@@ -277,7 +280,7 @@ class Meter:
 
 
 def _uncharged(one: _Open, at: Moment, uuid: str) -> Suspicion | None:
-    """A suspicion if the device measured far more work for the tenant than its page charged."""
+    """A suspicion if the device measured far more work than the tenant's page charged."""
     measured_ns = one.total.measured_ns - one.compared.measured_ns
     charged_ns = one.total.charged_ns - one.compared.charged_ns
     passed_ns = at.mono_ns - one.compared_ns
@@ -290,8 +293,8 @@ def _uncharged(one: _Open, at: Moment, uuid: str) -> Suspicion | None:
     return Suspicion(
         "uncharged",
         uuid,
-        f"measured {measured_ns / NS:.1f} s, charged {charged_ns / NS:.1f} s: the device worked "
-        f"more for it than its page says, in {passed_ns / NS:.0f} s",
+        f"in {passed_ns / NS:.0f} s the device measured {measured_ns / NS:.1f} s of work for the "
+        f"tenant, but its page charged {charged_ns / NS:.1f} s",
     )
 
 

@@ -1,4 +1,4 @@
-"""Metered amounts of one time interval: integers that add up exactly."""
+"""Metered amounts of a time interval, as integers that add up exactly."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ NS = 1_000_000_000
 
 @dataclass
 class Amounts:
-    """One tenant's use of one device. Field names are the store's columns."""
+    """One tenant's use of one device. The field names are the store's column names."""
 
-    charged_ns: int = 0  # device time, by the usage page's counter
-    measured_ns: int = 0  # device time, by the device itself
-    byte_seconds: int = 0  # the ledger's total over time
-    measured_byte_seconds: int = 0  # memory over time, by the device itself
+    charged_ns: int = 0  # device time according to the usage page's counter
+    measured_ns: int = 0  # device time according to the device itself
+    byte_seconds: int = 0  # memory over time according to the ledger
+    measured_byte_seconds: int = 0  # memory over time according to the device itself
     metered_ns: int = 0  # time in which the tenant was observed
-    estimated_ns: int = 0  # of that, gaps: memory in them is the mean of both ends
-    suspicious_ns: int = 0  # device time that the page reported but is impossible: not charged
-    suspicions: int = 0  # how often a value of the page could not be true
+    estimated_ns: int = 0  # the gaps in it, with the mean of both ends as their memory
+    suspicious_ns: int = 0  # impossible device time in the page, which was not charged
+    suspicions: int = 0  # number of values in the page that could not be true
 
     def add(self, other: Amounts) -> None:
-        """Adds `other` to this. Unrolled: this runs for hundreds of tenants a second."""
+        """Adds `other` to this, unrolled because it runs for hundreds of tenants a second."""
         self.charged_ns += other.charged_ns
         self.measured_ns += other.measured_ns
         self.byte_seconds += other.byte_seconds
@@ -36,7 +36,7 @@ class Amounts:
         return self != _NOTHING
 
     def split(self, weights: list[int]) -> list[Amounts]:
-        """Parts in proportion to `weights` that add up to this exactly."""
+        """Splits this in proportion to `weights`, into parts that add up to it exactly."""
         parts = [Amounts() for _ in weights]
         total = sum(weights)
         for name in FIELDS:

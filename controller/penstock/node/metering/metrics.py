@@ -1,7 +1,7 @@
-"""The table of all metrics: name, unit, labels, description, and how to read a snapshot's value.
+"""Table of all metrics: name, unit, labels, description, and how to get the value.
 
-The exporter, `docs/metrics.md` and the tests of dashboard and alerts are all made from it.
-Names are in base units (`_bytes`, `_seconds`, `_ratio` from 0 to 1), counters end in `_total`.
+The exporter, `docs/metrics.md` and the tests of dashboard and alerts are all based on this table.
+Names use base units (`_bytes`, `_seconds`, `_ratio` from 0 to 1), and counters end in `_total`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TENANT = ("node", "namespace", "pod", "container", "tenant")
 SHARE = ("node", "device_uuid", "namespace", "pod", "container", "tenant")
 
 Of = TypeVar("Of")
-# A number; None: not known, so no sample; a mapping by the values of the additional labels.
+# A number; None if unknown, which gives no sample; or a mapping by the values of the extra labels.
 Value = float | None | Mapping[str, float] | Mapping[tuple[str, ...], float]
 
 
@@ -44,7 +44,7 @@ class Metric(Generic[Of]):
 
 @dataclass(frozen=True)
 class Histogram:
-    """The one family whose samples the exporter itself counts."""
+    """The only metric family whose samples the exporter itself counts."""
 
     name: str
     unit: str
@@ -55,7 +55,7 @@ class Histogram:
 LOOP = Histogram(
     "penstock_agent_loop_seconds",
     "seconds",
-    "Duration of the iterations of the agent's loop, without the pause between them.",
+    "Duration of the iterations of the agent's loop, without the pauses between them.",
     (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
 )
 
@@ -74,12 +74,12 @@ def _seconds(duration_ns: int | None) -> float | None:
 
 AGENT: tuple[Metric[tuple[NodeSnapshot, int]], ...] = (
     Metric(
-        "penstock_agent_info", "gauge", "", "1; the label names the agent's release.",
+        "penstock_agent_info", "gauge", "", "Always 1; the label is the agent's release.",
         lambda of: _one(of[0].version), ("version",),
     ),
     Metric(
         "penstock_agent_start_time_seconds", "gauge", "seconds",
-        "When the agent started, since 1970, UTC.", lambda of: of[0].began_wall_ns / NS,
+        "When the agent started, in seconds since 1970 (UTC).", lambda of: of[0].began_wall_ns / NS,
     ),
     Metric(
         "penstock_agent_heartbeat_age_seconds", "gauge", "seconds",
@@ -96,12 +96,12 @@ AGENT: tuple[Metric[tuple[NodeSnapshot, int]], ...] = (
     ),
     Metric(
         "penstock_meter_behind_seconds", "gauge", "seconds",
-        "Age of the oldest reading that is not stored on disk yet.",
+        "Age of the oldest reading that is not yet stored on disk.",
         lambda of: of[0].meter.behind_s + max(0, of[1] - of[0].at_mono_ns) / NS,
     ),
     Metric(
         "penstock_meter_pending_rows", "gauge", "",
-        "Metered rows that are not stored on disk yet.", lambda of: of[0].meter.pending_rows,
+        "Metered rows that are not yet stored on disk.", lambda of: of[0].meter.pending_rows,
     ),
     Metric(
         "penstock_meter_failures_total", "counter", "",
@@ -117,30 +117,30 @@ AGENT: tuple[Metric[tuple[NodeSnapshot, int]], ...] = (
 
 DEVICES: tuple[Metric[DeviceSnapshot], ...] = (
     Metric(
-        "penstock_device_info", "gauge", "", "1; the labels name the device.",
+        "penstock_device_info", "gauge", "", "Always 1; the labels describe the device.",
         lambda of: _one(of.name, str(of.simulated).lower()), ("model", "simulated"),
     ),
     Metric(
         "penstock_device_available", "gauge", "",
-        "1 while the device responds, 0 when it is lost.", lambda of: float(of.available),
+        "1 while the device responds, 0 while it is lost.", lambda of: float(of.available),
     ),
     Metric(
         "penstock_device_healthy", "gauge", "",
-        "0 while the device is lost or needs a reset: no more of it is granted.",
+        "0 while the device is lost or needs a reset, and no more of it is granted.",
         lambda of: None if of.healthy is None else float(of.healthy),
     ),
     Metric(
         "penstock_device_xid_errors_total", "counter", "",
-        "XID errors that the driver reported since the agent started, those of programs included.",
+        "XID errors reported by the driver since the agent started, including those of programs.",
         lambda of: of.xids, ("xid",),
     ),
     Metric(
         "penstock_device_foreign_processes", "gauge", "",
-        "Processes that use the device and belong to no tenant: no quota holds for them.",
+        "Processes that use the device but belong to no tenant, so that no quota applies.",
         lambda of: of.foreign_processes,
     ),
     Metric(
-        "penstock_device_memory_capacity_bytes", "gauge", "bytes", "Memory that the device has.",
+        "penstock_device_memory_capacity_bytes", "gauge", "bytes", "Memory of the device.",
         lambda of: of.memory_capacity_bytes,
     ),
     Metric(
@@ -154,7 +154,7 @@ DEVICES: tuple[Metric[DeviceSnapshot], ...] = (
     ),
     Metric(
         "penstock_device_utilisation_ratio", "gauge", "ratio",
-        "Share of recent time in which the device was busy, as reported by the device.",
+        "Share of recent time that the device was busy, as reported by the device.",
         lambda of: _ratio(of.busy_permille),
     ),
     Metric(
@@ -165,7 +165,7 @@ DEVICES: tuple[Metric[DeviceSnapshot], ...] = (
 
 TENANTS: tuple[Metric[TenantSnapshot], ...] = (
     Metric(
-        "penstock_tenant_info", "gauge", "", "1; the labels name user, policy and mode.",
+        "penstock_tenant_info", "gauge", "", "Always 1; the labels are user, policy and mode.",
         lambda of: _one(of.identity.user, of.identity.policy, of.mode),
         ("user", "policy", "mode"),
     ),
@@ -174,12 +174,12 @@ TENANTS: tuple[Metric[TenantSnapshot], ...] = (
         lambda of: of.processes,
     ),
     Metric(
-        "penstock_tenant_suspended", "gauge", "", "1 while its launches are held back.",
+        "penstock_tenant_suspended", "gauge", "", "1 while the tenant's launches are held back.",
         lambda of: float(of.suspended),
     ),
     Metric(
         "penstock_tenant_events_total", "counter", "",
-        "Events by kind, since the agent started: deny, throttle, suspend, terminate and others.",
+        "Events since the agent started, by kind: deny, throttle, suspend, terminate and others.",
         lambda of: of.events, ("kind",),
     ),
     Metric(
@@ -213,7 +213,7 @@ SHARES: tuple[Metric[ShareSnapshot], ...] = (
     ),
     Metric(
         "penstock_tenant_cores_allowance_ratio", "gauge", "ratio",
-        "Share allowed now: above the quota while an elastic tenant uses idle device time.",
+        "Share allowed now, above the quota while an elastic tenant uses idle device time.",
         lambda of: _ratio(of.allowance_permille),
     ),
     Metric(
@@ -223,7 +223,7 @@ SHARES: tuple[Metric[ShareSnapshot], ...] = (
     ),
     Metric(
         "penstock_tenant_measured_device_seconds_total", "counter", "seconds",
-        "Device time as measured by the device, where it does so.",
+        "Device time as measured by the device, if it measures it.",
         lambda of: _seconds(of.used.measured_ns),
     ),
     Metric(
@@ -232,46 +232,49 @@ SHARES: tuple[Metric[ShareSnapshot], ...] = (
     ),
     Metric(
         "penstock_tenant_estimated_seconds_total", "counter", "seconds",
-        "Gaps between readings, in which memory is taken as the mean of both ends.",
+        "Gaps between readings, for which memory is assumed to be the mean of both ends.",
         lambda of: _seconds(of.used.estimated_ns),
     ),
     Metric(
         "penstock_tenant_suspicious_readings_total", "counter", "",
-        "Values of the usage page that cannot be true; they are not charged.",
+        "Values of the usage page that cannot be true, and are not charged.",
         lambda of: of.used.suspicions,
     ),
     Metric(
-        "penstock_tenant_launches_total", "counter", "", "Launches that ended.",
+        "penstock_tenant_launches_total", "counter", "", "Launches that have ended.",
         lambda of: of.launches,
     ),
     Metric(
-        "penstock_tenant_waits_total", "counter", "", "Launches that had to wait for their share.",
-        lambda of: of.waits,
+        "penstock_tenant_waits_total", "counter", "",
+        "Launches that had to wait for the tenant's share.", lambda of: of.waits,
     ),
     Metric(
         "penstock_tenant_wait_seconds_total", "counter", "seconds",
-        "Time that launches waited, summed over all threads.", lambda of: _seconds(of.waited_ns),
+        "Time that launches spent waiting, summed over all threads.",
+        lambda of: _seconds(of.waited_ns),
     ),
     Metric(
         "penstock_tenant_debts_total", "counter", "",
-        "Launches admitted ahead of their share, to keep the program alive.", lambda of: of.debts,
+        "Launches admitted ahead of the tenant's share, to keep the program running.",
+        lambda of: of.debts,
     ),
     Metric(
         "penstock_tenant_memory_refusals_total", "counter", "",
-        "Requests for memory answered \"out of memory\" because of the quota.",
+        "Memory requests refused as \"out of memory\" because of the quota.",
         lambda of: of.refusals,
     ),
     Metric(
-        "penstock_tenant_copies_total", "counter", "", "Copies that a copy engine did.",
+        "penstock_tenant_copies_total", "counter", "", "Copies by copy engines.",
         lambda of: of.copies,
     ),
     Metric(
         "penstock_tenant_copied_bytes_total", "counter", "bytes",
-        "Bytes that copy engines moved: counted, not limited.", lambda of: of.copied_bytes,
+        "Bytes moved by copy engines, which are counted but not limited.",
+        lambda of: of.copied_bytes,
     ),
     Metric(
         "penstock_tenant_host_functions_total", "counter", "",
-        "Host functions queued on streams: not limited.", lambda of: of.host_functions,
+        "Host functions queued on streams, which are not limited.", lambda of: of.host_functions,
     ),
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Immutable snapshots that the agent passes to the exporter after each reconcile iteration."""
+"""Immutable snapshots passed by the agent to the exporter after each reconcile iteration."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ShareSnapshot:
-    """A tenant's share of one device. None: not known."""
+    """A tenant's share of one device. None means unknown."""
 
     device_uuid: str
     memory_quota_bytes: int
     memory_used_bytes: int | None
     memory_peak_bytes: int | None
-    memory_measured_bytes: int | None  # by the device itself
+    memory_measured_bytes: int | None  # according to the device itself
     cores_quota_permille: int
     allowance_permille: int | None
     refusals: int | None
@@ -34,12 +34,12 @@ class ShareSnapshot:
     copies: int | None
     copied_bytes: int | None
     host_functions: int | None
-    used: Amounts  # since the meter began: `Meter.used`
+    used: Amounts  # since the meter started, from `Meter.used`
 
 
 @dataclass(frozen=True)
 class TenantSnapshot:
-    """One tenant, without its processes: a label for each would make a series for each."""
+    """One tenant, without its processes: one label per process would create one series each."""
 
     identity: Identity
     mode: str
@@ -47,31 +47,31 @@ class TenantSnapshot:
     processes: int | None
     shares: tuple[ShareSnapshot, ...]
     events: Mapping[str, int] = field(default_factory=dict)  # by kind, since the agent started
-    findings: Mapping[str, int] = field(default_factory=dict)  # by kind, open now
-    heartbeat_ns: int | None = None  # CLOCK_MONOTONIC of the quota page's last heartbeat
+    findings: Mapping[str, int] = field(default_factory=dict)  # open findings by kind
+    heartbeat_ns: int | None = None  # CLOCK_MONOTONIC of the last heartbeat in the quota page
 
 
 @dataclass(frozen=True)
 class DeviceSnapshot:
-    """One device. None: not reported."""
+    """One device. None means not reported."""
 
     device_uuid: str
     name: str
     simulated: bool
-    available: bool  # False: lost, or it stopped responding
+    available: bool  # False if lost or no longer responding
     memory_capacity_bytes: int | None
     memory_used_bytes: int | None
     memory_granted_bytes: int
     busy_permille: int | None
     cores_granted_permille: int
-    healthy: bool | None = None  # False: lost, or a fault that only a reset clears
+    healthy: bool | None = None  # False if lost, or if only a reset can help
     xids: Mapping[str, int] = field(default_factory=dict)  # XID errors since the agent started
-    foreign_processes: int | None = None  # untracked processes: on the device, of no tenant
+    foreign_processes: int | None = None  # processes on the device that belong to no tenant
 
 
 @dataclass(frozen=True)
 class NodeSnapshot:
-    """The node after one iteration."""
+    """The node after one iteration of the agent's loop."""
 
     at_mono_ns: int  # when the iteration ended
     began_wall_ns: int  # when the agent started, since 1970
@@ -91,17 +91,20 @@ def share_snapshots(
     meter: Meter,
     measured_bytes: Mapping[str, int | None] | None = None,
 ) -> tuple[ShareSnapshot, ...]:
-    """Share snapshots of a tenant, from pages that the agent has read (None: damaged)."""
+    """A tenant's share snapshots, from pages that the agent has read; None for damaged pages."""
     allowed = {one.uuid: one.allowance for one in limits.devices} if limits else {}
     measured = measured_bytes or {}
     found = []
     for index, device in enumerate(grant.devices):
+        # Released memory is on no device, although the page keeps its charges.
         figures: DeviceUsage | None = usage.devices[index] if usage else None
         found.append(
             ShareSnapshot(
                 device_uuid=device.uuid,
                 memory_quota_bytes=device.memory_bytes,
-                memory_used_bytes=figures.total_bytes if figures else None,
+                memory_used_bytes=(figures.total_bytes if grant.holds_devices else 0)
+                if figures
+                else None,
                 memory_peak_bytes=figures.peak_bytes if figures else None,
                 memory_measured_bytes=measured.get(device.uuid),
                 cores_quota_permille=device.cores_permille,

@@ -1,4 +1,4 @@
-"""Meter readings: a tenant's identity and the values of its usage page at one moment."""
+"""Meter readings: a tenant's identity, and the values in its usage page at one moment."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from penstock.devices import DeviceProcess
     from penstock.node.tenants.grant import Grant
     from penstock.node.tenants.tenant import Tenant
     from penstock_shim.pages import UsageSnapshot
@@ -16,58 +15,60 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Identity:
-    """A tenant from its grant to its end. A later tenant of that name has another incarnation."""
+    """A tenant from grant to end. A later tenant of the same name has another incarnation."""
 
-    incarnation: str  # unique among all usage pages that were ever on this node
+    incarnation: str  # unique among all usage pages that this node ever had
     tenant: str
     user: str = ""
     policy: str = ""
-    namespace: str = ""  # of Kubernetes; empty elsewhere, like the next two
+    namespace: str = ""  # in Kubernetes; empty elsewhere, like pod and container
     pod: str = ""
     container: str = ""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The device's own figures of one tenant, never a shim's report. None: not reported."""
+    """The device's own figures for one tenant, never the shim's. None means not reported."""
 
     busy_ns: int | None = None  # cumulative; falls when the device drops an ended process
-    busy_permille: int | None = None  # recent use, if only that is known
+    busy_permille: int | None = None  # recent use, if the device reports only that
     memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class DeviceReading:
-    """A usage page's values for one device. The tenant wrote them, so none is trusted."""
+    """A usage page's values for one device. The tenant wrote them, so none of them is trusted."""
 
     device_uuid: str
-    spent_ns: int | None  # cumulative device time charged; None: the page cannot be read
+    spent_ns: int | None  # cumulative device time charged; None if the page is unreadable
     total_bytes: int  # the memory ledger's total now
-    origin_ns: int | None = None  # CLOCK_MONOTONIC of the first launch; 0: none; None: not known
-    device_memory_bytes: int | None = None  # the device's memory: no tenant holds more
+    origin_ns: int | None = None  # CLOCK_MONOTONIC of the first launch; 0 if none, None if unknown
+    device_memory_bytes: int | None = None  # the device's memory, which no tenant can exceed
     measured: Measured = Measured()
 
 
 @dataclass(frozen=True)
 class TenantReading:
-    """One tenant at one moment."""
+    """One tenant's reading at one moment, for all its devices."""
 
     identity: Identity
     devices: tuple[DeviceReading, ...]
 
 
 def incarnation_of(tenant: Tenant, grant: Grant) -> str:
-    """A name for this very usage page: the time of the grant, and the file's device and inode.
+    """A name for this usage page alone, from the grant's time and the file's device and inode.
 
-    The time alone could recur after a clock jump, the inode alone as soon as it is free.
-    Raises OSError if the page is gone.
+    A time alone could recur after a clock jump, and an inode alone could recur once it is free.
+
+    Raises:
+        OSError: the page is gone.
     """
     found = tenant.usage_page.lstat()
     return f"{grant.created}/{found.st_dev:x}:{found.st_ino:x}"
 
 
 def identity_of(tenant: Tenant, grant: Grant, where: Mapping[str, str] | None = None) -> Identity:
-    """The tenant's identity; `where`: its namespace, pod and container, if any. Raises OSError."""
+    """The tenant's identity. `where`: namespace, pod and container, if any. Raises OSError."""
     where = where or {}
     return Identity(
         incarnation=incarnation_of(tenant, grant),
@@ -86,46 +87,34 @@ def reading_of(
     usage: UsageSnapshot | None,
     measured: Mapping[str, Measured] | None = None,
 ) -> TenantReading:
-    """A reading from a page just read; `measured`: the device's own figures by device UUID.
+    """A reading from a page just read. `measured`: the device's own figures by device UUID.
 
-    If the page cannot be read (`usage` is None), it holds the device's figures only.
+    If the page cannot be read (`usage` is None), the reading has only the device's figures. Memory
+    that was released counts as none, although the page keeps its charges.
     """
     measured = measured or {}
     if usage is None:
-        devices = (
-            DeviceReading(uuid, None, 0, measured=figures) for uuid, figures in measured.items()
+        return TenantReading(
+            identity,
+            tuple(
+                DeviceReading(uuid, None, 0, measured=figures) for uuid, figures in measured.items()
+            ),
         )
-        return TenantReading(identity, tuple(devices))
-    return TenantReading(
-        identity,
-        tuple(
-            DeviceReading(
-                device_uuid=device.uuid,
-                spent_ns=figures.spent_ns,
-                total_bytes=figures.total_bytes,
-                origin_ns=figures.origin_ns,
-                device_memory_bytes=device.device_memory_bytes or None,
-                measured=measured.get(device.uuid, Measured()),
-            )
-            for device, figures in zip(grant.devices, usage.devices, strict=False)
-        ),
+    devices = tuple(
+        DeviceReading(
+            device_uuid=device.uuid,
+            spent_ns=grant.spent_on_device_ns(index, figures.spent_ns),
+            total_bytes=figures.total_bytes if grant.holds_devices else 0,
+            origin_ns=figures.origin_ns,
+            device_memory_bytes=device.device_memory_bytes or None,
+            measured=measured.get(device.uuid, Measured()),
+        )
+        for index, (device, figures) in enumerate(zip(grant.devices, usage.devices, strict=False))
     )
-
-
-def measured_of(own: Sequence[DeviceProcess]) -> Measured:
-    """The device's figures for a tenant's processes `own`, ended ones included if known."""
-    alive = [process for process in own if process.alive]
-    busy = [process.busy_ns for process in own]
-    shares = [process.busy_permille for process in alive]
-    memory = [process.memory_bytes for process in alive]
-    return Measured(
-        busy_ns=_sum(busy) if own else None,
-        busy_permille=_sum(shares) if alive else None,
-        memory_bytes=_sum(memory),
+    here = {device.uuid for device in grant.devices}
+    left = tuple(  # what was spent there just before a move may not have been read yet
+        DeviceReading(uuid, spent_ns, 0)
+        for uuid, spent_ns in grant.charged_ns.items()
+        if uuid not in here
     )
-
-
-def _sum(amounts: Sequence[int | None]) -> int | None:
-    """The sum; None if any value is not known: a partial sum would pass for the whole."""
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if len(known) == len(amounts) else None
+    return TenantReading(identity, devices + left)

@@ -1,4 +1,4 @@
-"""Writes `docs/metrics.md` from the table of metrics: `python -m … FILE`."""
+"""Generator of `docs/metrics.md` from the table of metrics: `python -m … FILE`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from penstock.node.metering import metrics
 _HEAD = """# Metrics
 
 Written by `make gen` from `controller/penstock/node/metering/metrics.py`. `penstock agent` serves
-the metrics at `http://127.0.0.1:9470/metrics`. Units are base units; a ratio goes from 0 to 1. A
-value that is not known has no sample. Counters start at 0 with the agent (those of a usage page:
-with the tenant); `penstock usage` reports exactly what was used before.
+the metrics at `http://127.0.0.1:9470/metrics`. Units are base units; a ratio goes from 0 to 1. An
+unknown value has no sample. Counters start at 0 with the agent, or with the tenant if they come
+from its usage page; `penstock usage` reports exactly what was used before.
 
-Scrape with `honor_labels: true` (`deploy/prometheus/scrape.yaml`): `namespace`, `pod` and
-`container` are the tenant's, empty outside Kubernetes, and not those of the agent's own Pod. There
-is no label for a process, and there will be none.
+Scrape with `honor_labels: true` (`deploy/prometheus/scrape.yaml`), so that `namespace`, `pod` and
+`container` are the tenant's and not those of the agent's own Pod. They are empty outside
+Kubernetes. There is deliberately no label for a process.
 """
 
 

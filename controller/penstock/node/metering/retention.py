@@ -1,10 +1,10 @@
-"""Retention of metered amounts: how long they keep their resolution, and how many rows they take.
+"""Retention of metered amounts: how long each resolution is kept, and how many rows it may use.
 
-If there are too many rows, the owners with the most lose rows, down to an equal share each: one
-owner's many tenants do not push out the records of others.
+If there are too many rows, the owners with the most rows lose some until each has an equal share,
+so that one owner's many tenants do not displace the records of others.
 
-Age is counted in minutes, hours and days that have rows, newest first, never by the current time:
-a clock that jumps ahead by ten years makes nothing old.
+Age is counted in minutes, hours and days that have rows, newest first, and not by the current time,
+so that a clock that jumps ten years ahead does not make any row old.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from penstock.node.metering.store import Store
 
 _SUMS = ", ".join(f"SUM({name})" for name in FIELDS)
-# An owner is a user in a namespace. Users named by digits alone have no account and count as one.
+# An owner is a user in a namespace. All users whose name is a number have no account, and count as
+# one.
 _OWNER = "(CASE WHEN user GLOB '*[^0-9]*' THEN user ELSE '' END || ' ' || namespace)"
 _OWNED = f"SELECT account.id FROM account JOIN tenant ON tenant.id = tenant_id WHERE {_OWNER} = ?"  # noqa: S608
 _ADDS = ", ".join(f"{name} = {name} + excluded.{name}" for name in FIELDS)
@@ -30,12 +31,12 @@ _ADDS = ", ".join(f"{name} = {name} + excluded.{name}" for name in FIELDS)
 
 @dataclass(frozen=True)
 class Retention:
-    """How many of each unit are kept. Raises `PenstockError` for less than one."""
+    """How many of each unit are kept. Raises `PenstockError` if any number is less than one."""
 
     minutes: int = 24 * 60  # older ones are merged into hours
     hours: int = 60 * 24  # older ones are merged into days
     days: int = 400  # older ones are deleted
-    rows: int = 1_000_000  # at most of each unit, for all users: some 100 MB
+    rows: int = 1_000_000  # limit for each unit, for all users together; about 100 MB
 
     def __post_init__(self) -> None:
         if min(self.minutes, self.hours, self.days, self.rows) < 1:
@@ -60,7 +61,7 @@ def roll_up(store: Store, keep: Retention) -> None:
 
 
 def _oldest_of(connection: sqlite3.Connection, unit_s: int, count: int) -> int | None:
-    """Start of the oldest of the last `count` units; None: there are no more than that."""
+    """Start of the oldest of the last `count` units, None if there are no more units than that."""
     starts = connection.execute(
         "SELECT DISTINCT start_s FROM usage WHERE unit_s = ? ORDER BY start_s DESC LIMIT ?",
         (unit_s, count + 1),
@@ -71,7 +72,7 @@ def _oldest_of(connection: sqlite3.Connection, unit_s: int, count: int) -> int |
 def _over_their_share(
     connection: sqlite3.Connection, unit_s: int, rows: int
 ) -> list[tuple[str, int]]:
-    """Owners that have more rows than their share, and how many each may keep."""
+    """Owners with more rows than their share, and how many rows each of them may keep."""
     held = connection.execute(
         f"SELECT COUNT(*), {_OWNER} AS owner FROM usage JOIN account ON account.id = account_id "  # noqa: S608
         "JOIN tenant ON tenant.id = tenant_id WHERE unit_s = ? GROUP BY owner ORDER BY 1",
@@ -89,7 +90,7 @@ def _over_their_share(
 def _oldest_within(
     connection: sqlite3.Connection, unit_s: int, owner: str, most: int
 ) -> int | None:
-    """Start of the oldest unit that the owner keeps with `most` rows; keeps at least the newest."""
+    """Start of the oldest unit within the owner's last `most` rows; the newest unit stays."""
     rows = 0
     oldest_s: int | None = None
     for start_s, held in connection.execute(
@@ -111,7 +112,7 @@ def _shorten(
     oldest_s: int | None,
     owner: str | None = None,
 ) -> None:
-    """Merges or deletes what is older than `oldest_s`. `owner`: of that owner alone."""
+    """Merges or deletes amounts older than `oldest_s`, if given only those of `owner`."""
     if oldest_s is None:
         return
     which = ""
@@ -132,7 +133,7 @@ def _shorten(
         (unit_s, oldest_s, *of_whom),
     )
     if coarse_s is None:
-        # A live tenant's account must stay, or its use would be counted again from 0.
+        # A live tenant's account must stay, or its use would be counted from 0 again.
         connection.execute(
             "DELETE FROM account WHERE id NOT IN (SELECT account_id FROM usage) "  # noqa: S608 - as above
             f"AND wall_ns < ? * 1000000000 {which.replace('account_id', 'id')}",

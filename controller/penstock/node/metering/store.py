@@ -1,8 +1,9 @@
-"""The SQLite store of metered amounts and the readings from which they were computed.
+"""SQLite store of metered amounts, and of the readings from which they were computed.
 
-One transaction stores both, in a synced write-ahead log: after a kill, a power cut or a full disk
-the file holds a batch whole or not at all. A commit can fail and still turn out to be in the file
-when it is reopened, so each batch has a name, and a batch that is already there is not repeated.
+One transaction stores both, in a synced write-ahead log, so after a kill, a power cut or a full
+disk the file contains either all of a batch or nothing. A commit can fail and still turn out to be
+in the file when it is reopened, so each batch has a name, and a batch that is already stored is not
+repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from penstock.node.tenants.lock import take
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from penstock.node.metering.reading import Identity
 
 FILE = "meter.db"
-APPLICATION_ID = 0x70656E73  # "pens": another program's file is left alone
+APPLICATION_ID = 0x70656E73  # "pens"; a file of another program is not touched
 _ACCOUNT = (
     *("boot_id", "mono_ns", "wall_ns", "spent_ns", "total_bytes", "measured_ns"),
     *("measured_bytes", "credit_ns", "byte_carry", "measured_byte_carry"),
 )
 _AMOUNT_COLUMNS = ",\n  ".join(f"{name} INTEGER NOT NULL" for name in FIELDS)
-# Each migrates the file from the version of its index to the next one. Append only.
+# Each script migrates the file from the version that is its index to the next version. Append only.
 MIGRATIONS = (
     f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -85,7 +85,7 @@ _PUT_ACCOUNT = (
     + ", ".join(f"{name} = excluded.{name}" for name in _ACCOUNT)
 )
 _BUSY_TIMEOUT_S = 5.0
-_SQLITE_CORRUPT, _SQLITE_NOTADB = 11, 26  # Python names them since 3.11
+_SQLITE_CORRUPT, _SQLITE_NOTADB = 11, 26  # Python has names for them since 3.11
 
 
 class StoreDamagedError(Exception):
@@ -93,7 +93,7 @@ class StoreDamagedError(Exception):
 
 
 def default_directory() -> Path:
-    """/var/lib/penstock for root, else `$XDG_STATE_HOME/penstock` (~/.local/state/penstock)."""
+    """/var/lib/penstock for root, else $XDG_STATE_HOME/penstock (~/.local/state/penstock)."""
     if os.geteuid() == 0:
         return Path("/var/lib/penstock")
     home = os.environ.get("XDG_STATE_HOME")
@@ -101,22 +101,22 @@ def default_directory() -> Path:
 
 
 class WriterLock:
-    """The lock of the single writer; the kernel drops the lock of a killed process."""
+    """The lock of the single writer, which the kernel releases if the process is killed."""
 
     def __init__(self, directory: Path) -> None:
-        """Creates a missing directory. Raises `PenstockError` if another process has the lock."""
+        """Creates a missing directory. Raises `PenstockError` if another process holds the lock."""
         self._file = directory / "meter.lock"
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = directory.stat()
             if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-                # A user who can write there could redirect our writes, or change the sums.
-                raise PermissionError(0, "this user does not own it, or others can write there")
+                # A user who can write there could redirect our writes or change the sums.
+                raise PermissionError(0, "this user does not own it, or others can write to it")
             self._fd = take(self._file)
         except BlockingIOError as error:
             pid = self._file.read_text(errors="replace")[:32].strip() or "unknown"
             raise PenstockError(
-                f"another process already meters into {directory}", f"pid {pid} writes there",
+                f"another process already meters into {directory}", f"pid {pid} has its lock",
                 "end that process, or name another directory",
             ) from error  # fmt: skip
         except OSError as error:
@@ -125,30 +125,31 @@ class WriterLock:
                 error.strerror or str(error),
                 "check its permissions, or name another directory",
             ) from error
-        with contextlib.suppress(OSError):  # on a full disk the lock holds without the pid
+        with contextlib.suppress(OSError):  # on a full disk, the lock is held without the pid
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Lets another process write. May be called twice."""
+        """Lets another process write. May be called more than once."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class Store:
-    """An open store. One thread at a time uses it; errors of the file are `sqlite3.Error`."""
+    """An open store, for one thread at a time. Errors of the file are `sqlite3.Error`."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file for writing; creates a missing one, and migrates an older one.
+        """Opens the file for writing; creates a missing file, and migrates an older one.
 
         Raises:
             PenstockError: a newer release, or another program, wrote the file.
-            StoreDamagedError: it is damaged.
-            sqlite3.Error: it cannot be opened now: a full disk, no permission.
-        """
+            StoreDamagedError: the file is damaged.
+            sqlite3.Error: the file cannot be opened now, because of a full disk or missing
+            permission.
+        """  # noqa: DOC501 - OperationalError is an Error; `told_apart` makes one of the two
         self.path = path
-        try:  # private from the start; SQLite gives the log files beside it the same mode
+        try:  # private from the start; SQLite gives its log files the same mode
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
             pass
@@ -173,13 +174,13 @@ class Store:
         empty = run("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
         if (not empty or version) and owner != APPLICATION_ID:
             raise PenstockError(
-                f"{self.path} is not a file of penstock", "another program made it",
+                f"{self.path} is not a file of penstock", "another program created it",
                 "move it away, or name another directory",
             )  # fmt: skip
         if version > len(MIGRATIONS):
             raise PenstockError(
                 f"{self.path} was written by a newer release",
-                f"it has version {version}, this release knows up to {len(MIGRATIONS)}",
+                f"it has version {version}, but this release only supports up to {len(MIGRATIONS)}",
                 "install that release again, or name another directory",
             )
         run("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect only before the first table
@@ -196,7 +197,7 @@ class Store:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: commits everything done inside, or nothing."""
+        """A transaction that commits everything done inside it, or nothing."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield self._connection
@@ -208,7 +209,7 @@ class Store:
             raise
 
     def commit(self, batch: Batch) -> None:
-        """Stores `batch` unless it is there already. Raises `sqlite3.Error`, changing nothing."""
+        """Stores `batch` unless it is already stored. Raises `sqlite3.Error`, changing nothing."""
         with self.transaction() as connection:
             run = connection.execute
             last = run("SELECT value FROM meta WHERE key = 'batch'").fetchone()
@@ -233,7 +234,7 @@ class Store:
             )
 
     def accounts(self, incarnation: str) -> dict[str, Account]:
-        """The stored accounts of a tenant, by device UUID. Raises `sqlite3.Error`."""
+        """The stored accounts of a tenant, by device UUID. Raises `sqlite3.Error` if unreadable."""
         rows = self._connection.execute(
             f"SELECT device_uuid, {', '.join(_ACCOUNT)} FROM account "  # noqa: S608 - names of ours
             "WHERE tenant_id = (SELECT id FROM tenant WHERE incarnation = ?)",
@@ -242,23 +243,18 @@ class Store:
         return {row[0]: Account(*row[1:]) for row in rows}
 
     def give_back_room(self) -> None:
-        """Returns free pages to the file system. Raises `sqlite3.Error`."""
+        """Returns free pages to the file system. Raises `sqlite3.Error` if that fails."""
         self._connection.execute("PRAGMA incremental_vacuum").fetchall()
 
     def close(self) -> None:
-        """Closes the file. May be called twice."""
+        """Closes the file. May be called more than once."""
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -287,7 +283,7 @@ def told_apart(error: Exception) -> Exception:
 
 
 def set_aside(path: Path) -> Path:
-    """Moves a damaged file out of the way, for later inspection; returns its new path."""
+    """Moves a damaged file aside for later inspection; returns its new path."""
     aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
     for suffix in ("-wal", "-shm", ""):
         with contextlib.suppress(FileNotFoundError):
@@ -296,15 +292,15 @@ def set_aside(path: Path) -> Path:
 
 
 def open_readonly(path: Path) -> sqlite3.Connection:
-    """Opens the store read-only, alongside the writer. Raises `PenstockError`."""
+    """Opens the store read-only, alongside the writer. Raises `PenstockError` if unreadable."""
     if not path.exists():
         raise PenstockError(
-            f"there are no meter readings in {path.parent}", f"{path.name} is not there",
+            f"there are no meter readings in {path.parent}", f"{path.name} does not exist",
             "start penstock agent, or name the directory that it meters into with --meter-dir",
         )  # fmt: skip
     problem: Exception | None = None
-    # A write-ahead log needs an index file beside it, which cannot be made on a read-only file
-    # system; but nobody writes there either.
+    # A write-ahead log needs an index file beside it, which cannot be created on a read-only file
+    # system. But there is no writer on such a file system, so the file can be opened as immutable.
     for mode in ("mode=ro", "mode=ro&immutable=1"):
         if mode != "mode=ro" and path.with_name(f"{path.name}-wal").exists():
             break
@@ -336,6 +332,6 @@ def _check_readable(connection: sqlite3.Connection, path: Path) -> None:
     if owner != APPLICATION_ID or version != len(MIGRATIONS):
         raise PenstockError(
             f"{path} cannot be read by this release",
-            f"it has version {version}, this release reads {len(MIGRATIONS)}",
-            "use the release that the agent has",
+            f"it has version {version}, but this release reads version {len(MIGRATIONS)}",
+            "use the same release as the agent",
         )

@@ -1,4 +1,4 @@
-"""Usage report (`penstock usage`): sums of a time range by tenant, user, policy or device."""
+"""Usage report (`penstock usage`): sums over a time range by tenant, user, policy or device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GROUPS: dict[By, tuple[str, ...]] = {
     "policy": ("policy",),
     "device": ("device_uuid",),
 }
-# The sum of a fleet's years does not fit into 64 bits: both halves are summed, and joined here.
+# The sum over a fleet's years does not fit into 64 bits, so both halves are summed and joined here.
 _SUMS = ", ".join(f"SUM(usage.{name} >> 24), SUM(usage.{name} & 16777215)" for name in FIELDS)
 
 
@@ -30,7 +30,7 @@ class UsageRow:
     """The sums of one group."""
 
     group: dict[str, str]
-    devices: int  # how many of them were used
+    devices: int  # number of devices used
     amounts: Amounts
 
     def as_dict(self) -> dict[str, object]:
@@ -55,8 +55,9 @@ class UsageRow:
 class Usage:
     """Use from `since_s` to `until_s` (seconds since 1970, UTC).
 
-    Amounts are kept by the minute, older ones by the hour, then by the day. One that is only partly
-    in the range counts whole. `covered_since_s` is the start of the first of them.
+    Amounts are kept by the minute, older amounts by the hour, and the oldest by the day. A unit
+    that is only partly in the range is counted whole. `covered_since_s` is the start of the first
+    unit.
     """
 
     since_s: int
@@ -75,12 +76,13 @@ def read_usage_since(
 ) -> Usage:
     """Sums use over a time range, most device time first.
 
-    Raises `PenstockError` if there are no readings, they cannot be read, or the tenant has none.
+    Raises:
+        PenstockError: there are no readings, they cannot be read, or none are the tenant's.
     """
     if since_s >= until_s:
         raise PenstockError(
-            "no time lies between since and until", f"{since_s} is not before {until_s}",
-            "give an earlier --since, or a later --until",
+            "there is no time between since and until", f"{since_s} is not before {until_s}",
+            "use an earlier --since, or a later --until",
         )  # fmt: skip
     path = (directory or default_directory()) / FILE
     connection = open_readonly(path)
@@ -96,7 +98,7 @@ def _sums(
     connection: sqlite3.Connection, since_s: int, until_s: int, by: By, tenant: str | None
 ) -> Usage:
     columns = _GROUPS[by]
-    # One range of the primary key for each unit.
+    # One range of the primary key per unit.
     ranges = [f"(unit_s = {unit} AND start_s > ? AND start_s < ?)" for unit in UNITS_S]
     joined = (
         "FROM usage JOIN account ON account.id = account_id JOIN tenant ON tenant.id = tenant_id "
@@ -129,7 +131,7 @@ def _check_tenant(connection: sqlite3.Connection, name: str) -> None:
 
         near = nearest(name, names)
         raise PenstockError(
-            f"no readings of a tenant {name!r}",
+            f"there are no readings of a tenant {name!r}",
             f"did you mean {near}?" if near else "no tenant of that name was metered",
-            "see penstock usage",
+            "run penstock usage to see which tenants were metered",
         )

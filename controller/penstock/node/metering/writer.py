@@ -1,4 +1,4 @@
-"""The meter's writer thread: stores batches so that a slow disk cannot block the agent's loop."""
+"""Writer thread of the meter, which keeps a slow disk from blocking the agent's loop."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ if TYPE_CHECKING:
 
 ROLL_UP_PERIOD_S = 600.0
 RETRY_S = 1.0
-WAITS_S = 0.05  # how long a caller waits for the disk; after a time-out, only now and then
+WAITS_S = 0.05  # how long a caller waits for the disk; rarely again after a time-out
 ASK_AGAIN_S = 1.0
-MOST_TOLD = 65536  # answers that no caller has collected
+MOST_TOLD = 65536  # accounts looked up but not yet collected by a caller
 
 
 class Writer:
-    """Stores one batch at a time, and retries until it is stored.
+    """Stores one batch at a time, retrying until it is stored.
 
-    Only the thread touches the file: a caller is never blocked by the disk.
+    Only the thread accesses the file, so the disk never blocks a caller.
     """
 
     def __init__(self, directory: Path, retention: Retention) -> None:
-        """Raises `PenstockError` if the directory is not writable, or a newer release wrote it.
+        """Opens the file. If it cannot be opened now, that is retried and is not an error.
 
-        A file that cannot be opened now is not an error: opening is retried.
+        Raises:
+            PenstockError: the directory is not writable, or a newer release wrote the file.
         """
         self._path = directory / FILE
         self._retention = retention
@@ -51,13 +52,13 @@ class Writer:
         self._rolled_up_s = 0.0
         self._batch: Batch | None = None
         self._wanted: dict[Key, None] = {}
-        self._patient_s = 0.0  # time.monotonic() from which callers wait for an answer
+        self._patient_s = 0.0  # time.monotonic() after which callers wait again
         self._told: dict[Key, Account | None] = {}
         self._ending = False
         self._changed = threading.Condition()
         self.failures = 0
         self.problem: str | None = None
-        self.damaged: list[Path] = []  # files that were set aside
+        self.damaged: list[Path] = []  # damaged files that were set aside
         try:
             self._open()
         except sqlite3.Error as error:
@@ -69,7 +70,7 @@ class Writer:
         self._thread.start()
 
     def submit(self, batch: Batch) -> bool:
-        """Accepts a batch; False while the previous one is not stored yet."""
+        """Accepts a batch; returns False while the previous batch is not stored yet."""
         with self._changed:
             if self._batch is not None:
                 return False
@@ -79,19 +80,19 @@ class Writer:
 
     @property
     def idle(self) -> bool:
-        """Whether every submitted batch is stored and every query is answered."""
+        """Whether every submitted batch is stored and every look-up is done."""
         return self._batch is None and not self._wanted
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until `idle`; False on a time-out."""
+        """Waits until `idle`; returns False on a time-out."""
         with self._changed:
             return self._changed.wait_for(lambda: self.idle, timeout_s)
 
     def account(self, key: Key) -> tuple[bool, Account | None]:
         """Whether the stored account of a tenant on a device is known, and the account.
 
-        The thread looks it up, mostly at once; call again if it is not known yet. Each answer is
-        returned once.
+        The thread looks up the account, usually at once. If it is not known yet, call again. Each
+        result is returned only once.
         """
         with self._changed:
             if key not in self._told and key not in self._wanted:
@@ -103,7 +104,7 @@ class Writer:
             return (True, self._told.pop(key)) if key in self._told else (False, None)
 
     def close(self, timeout_s: float) -> bool:
-        """Ends the thread; False: something could not be stored in time."""
+        """Ends the thread; returns False if something could not be stored in time."""
         done = self.wait(timeout_s)
         with self._changed:
             self._ending = True
@@ -158,7 +159,7 @@ class Writer:
         for key, account in told.items():
             self._wanted.pop(key, None)
             self._told[key] = account
-        while len(self._told) > MOST_TOLD:  # the caller has ended meanwhile
+        while len(self._told) > MOST_TOLD:  # no caller has collected the oldest ones
             del self._told[next(iter(self._told))]
 
     def _open(self) -> Store:
@@ -175,13 +176,13 @@ class Writer:
         self.problem = f"{self._path}: {error}"
         error = told_apart(error)
         if self._store is not None:
-            self._store.close()  # reopened, it shows what was stored after all
+            self._store.close()  # when reopened, it shows what was stored after all
             self._store = None
         if isinstance(error, StoreDamagedError):
             self._set_aside()
 
     def _set_aside(self) -> None:
-        with contextlib.suppress(OSError):  # if the rename fails, it is retried
+        with contextlib.suppress(OSError):  # a failed rename is retried
             self.damaged.append(set_aside(self._path))
 
     def _tidy(self) -> None:

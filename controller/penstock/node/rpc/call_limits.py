@@ -1,4 +1,4 @@
-"""Limits of concurrent calls per principal, so that no caller starves the others."""
+"""Limits on concurrent calls for each principal, so that no caller starves the others."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
     from penstock.node.agent import Principal
 
-Context = Any  # their type parameters do not matter here
+Context = Any  # the type parameters of these grpc types do not matter here
 Message = Any
 Details = Any
 Handler = Any
 Kind = Literal["order", "query", "stream", "revoke"]
 MOST: dict[Kind, int] = {"order": 64, "query": 16, "stream": 16, "revoke": 8}
 MOST_OF_ADMIN: dict[Kind, int] = {"order": 1024, "query": 256, "stream": 256, "revoke": 256}
-# In all, including calls whose request is incomplete: more than all connections allow.
+# For all callers, including calls with an incomplete request; more than all connections allow.
 MOST_CALLS = 1 << 16
 
 
 class Calls:
-    """Counts the calls in progress. Use it in the server's event loop only."""
+    """Counts the calls in progress. For use in the server's event loop only."""
 
     def __init__(self) -> None:
         self._under_way: Counter[tuple[int | str, Kind]] = Counter()
 
     @contextlib.contextmanager
     def one(self, caller: Principal, kind: Kind) -> Iterator[None]:
-        """Counts a call for its duration. Raises `PenstockError`: the caller has too many."""
+        """Counts a call while it lasts. Raises `PenstockError` if the caller has too many."""
         key = (caller.person, kind)
         most = (MOST_OF_ADMIN if caller.is_admin else MOST)[kind]
         if self._under_way[key] >= most:
@@ -56,7 +56,7 @@ class Calls:
 
 
 class Streams(grpc.aio.ServerInterceptor):
-    """Counts streaming calls of every service, as they may have no deadline."""
+    """Counts the streaming calls of all services, because they may have no deadline."""
 
     def __init__(self, calls: Calls, identify: Callable[[Any], Principal | None]) -> None:
         self._calls = calls
@@ -80,7 +80,8 @@ class Streams(grpc.aio.ServerInterceptor):
     def _counted(self, behaviour: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         generates = inspect.isasyncgenfunction(behaviour)
 
-        # No generator: grpc leaves one that is cancelled during a write to the garbage collector.
+        # This is no generator, because grpc leaves a generator that is cancelled during a write to
+        # the garbage collector.
         async def call(request: Message, context: Context) -> None:
             caller = self._identify(context)
             if caller is None:

@@ -1,4 +1,4 @@
-"""gRPC client of the agent. Every call but a stream has a deadline."""
+"""gRPC client of the agent. Every call except a stream has a deadline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from penstock_api.v1 import agent_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -29,45 +28,32 @@ if TYPE_CHECKING:
     from penstock.node.metering.usage import By, Usage
 
 TIMEOUT_S = 10.0
-MOST_ANSWER_BYTES = 64 << 20  # hundreds of tenants with all their fields at full length
+MOST_ANSWER_BYTES = 64 << 20  # enough for hundreds of tenants with all fields at full length
 AGAIN_S = 0.1  # between connection attempts
 PROBE_S = 2
 _NOT_CONNECTED = "failed to connect to all addresses"
-SLACK_S = 15.0  # that ending a tenant may take beyond its grace
+SLACK_S = 15.0  # extra time that ending a tenant may take after its grace
 _OPTIONS = [("grpc.max_receive_message_length", MOST_ANSWER_BYTES)]
 Answer = TypeVar("Answer")
 
 
 class AgentClient:
-    """A connection to an agent. Every method raises `PenstockError`."""
+    """A connection to an agent. Every method raises `PenstockError` if the call fails."""
 
     def __init__(self, channel: grpc.Channel, target: str, entrance: Path | None = None) -> None:
-        """`entrance`: the socket that the channel connects to."""
-        self._channel = channel
-        self._entrance = entrance
+        """`entrance`: the local socket that the channel connects to."""
         self._target = target
-        self._stub: Any = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call] # generated
+        self._use(channel, entrance)
 
     @classmethod
     def local(cls, file: Path) -> Self:
-        """The agent behind a local socket."""
-        # Proxies from the environment are for the network. The authority has no path, as some
-        # servers reject one with a path.
-        options = [
-            ("grpc.enable_http_proxy", 0),
-            ("grpc.default_authority", "localhost"),
-            # A restarted agent is back within two seconds: connected clients must notice that
-            # quickly, not minutes later.
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.max_reconnect_backoff_ms", 1000),
-        ]
-        entrance = _entrance(file)
-        channel = grpc.insecure_channel(f"unix:{entrance}", [*options, *_OPTIONS])
-        return cls(channel, str(file), entrance)
+        """The agent behind a local socket. The agent may start later."""
+        entrance = entrance_of(file)
+        return cls(local_channel(entrance), str(file), entrance)
 
     @classmethod
     def remote(cls, address: str, certificate: Path, key: Path, authority: Path) -> Self:
-        """The agent at `host:port`, over mutual TLS; files in PEM."""
+        """The agent at `host:port`, over mutual TLS with files in PEM format."""
         credentials = grpc.ssl_channel_credentials(
             authority.read_bytes(), key.read_bytes(), certificate.read_bytes()
         )
@@ -85,14 +71,15 @@ class AgentClient:
         """Changes a tenant's quota."""
         return self._call(pb.ResizeResponse, self._stub.Resize, convert.resize_to(name, change))
 
-    def suspend(self, name: str, reason: str = "") -> pb.Tenant:
-        """Blocks a tenant's launches."""
-        request = pb.SuspendRequest(name=name, reason=reason)
+    def suspend(self, name: str, reason: str = "", *, release_memory: bool = False) -> pb.Tenant:
+        """Blocks a tenant's launches, and begins to release its device memory if that is wanted."""
+        request = pb.SuspendRequest(name=name, reason=reason, release_memory=release_memory)
         return self._call(pb.SuspendResponse, self._stub.Suspend, request).tenant
 
-    def resume(self, name: str) -> pb.Tenant:
-        """Lets a tenant's launches continue."""
-        return self._call(pb.ResumeResponse, self._stub.Resume, pb.ResumeRequest(name=name)).tenant
+    def resume(self, name: str, devices: Sequence[str] = ()) -> pb.Tenant:
+        """Allows a tenant's launches again, once its memory is on its devices or on `devices`."""
+        request = pb.ResumeRequest(name=name, devices=devices)
+        return self._call(pb.ResumeResponse, self._stub.Resume, request).tenant
 
     def revoke(self, name: str, grace_ns: int, reason: str = "") -> pb.RevokeResponse:
         """Ends a tenant; returns when its processes have ended."""
@@ -102,7 +89,7 @@ class AgentClient:
         return self._call(pb.RevokeResponse, self._stub.Revoke, request, grace_ns / 1e9 + SLACK_S)
 
     def release_driver(self, reason: str) -> None:
-        """Makes the agent close the driver: all devices are lost until `reopen_driver`."""
+        """Makes the agent close the driver, so that all devices are lost until `reopen_driver`."""
         request = pb.ReleaseDriverRequest(reason=reason)
         self._call(pb.ReleaseDriverResponse, self._stub.ReleaseDriver, request)
 
@@ -124,7 +111,7 @@ class AgentClient:
     def usage(
         self, interval_s: float = 1.0, tenants: Sequence[str] = ()
     ) -> Iterator[pb.UsageReport]:
-        """Usage reports of tenants, every interval, until the caller stops."""
+        """Usage reports of tenants, one in each interval, until the caller stops."""
         request = pb.StreamUsageRequest(tenants=tenants)
         request.interval.FromNanoseconds(int(interval_s * 1e9))
         yield from self._stream(self._stub.StreamUsage, request, None)
@@ -132,14 +119,30 @@ class AgentClient:
     def used(
         self, since_s: int, until_s: int, *, by: By = "tenant", tenant: str | None = None
     ) -> Usage:
-        """Metered usage of tenants from `since_s` to `until_s` (seconds since 1970)."""
-        from penstock.node.rpc.usage_query import (  # imports SQLite: only when needed
+        """Metered usage of tenants from `since_s` to `until_s`, in seconds since 1970."""
+        from penstock.node.rpc.usage_query import (  # imports SQLite, so only when needed
             usage_of,
             usage_request,
         )
 
         request = usage_request(since_s, until_s, by, tenant)
         return usage_of(request, self._call(pb.QueryUsageResponse, self._stub.QueryUsage, request))
+
+    def _use(self, channel: grpc.Channel, entrance: Path | None) -> None:
+        self._channel, self._entrance = channel, entrance
+        self._made_stub: Any = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call] # generated
+
+    @property
+    def _stub(self) -> Any:  # noqa: ANN401 - generated
+        """The API, through the admin socket as soon as an agent that started later has created it.
+
+        Calls in progress keep the earlier channel.
+        """
+        if self._entrance is not None and str(self._entrance) == self._target:
+            entrance = entrance_of(self._entrance)
+            if entrance != self._entrance:
+                self._use(local_channel(entrance), entrance)
+        return self._made_stub
 
     def close(self) -> None:
         """Closes the connection."""
@@ -148,12 +151,7 @@ class AgentClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _call(
@@ -173,19 +171,19 @@ class AgentClient:
                     raise error_of(error, self._target) from None
             time.sleep(AGAIN_S)
         if not isinstance(answer, kind):
-            raise TypeError(f"{answer!r} is no {kind.__name__}")
+            raise TypeError(f"{answer!r} is not a {kind.__name__}")
         return answer
 
     def _was_crowded_out(self, error: grpc.RpcError) -> bool:
-        """Whether the agent runs, but its full accept queue refused us, so that nothing was sent.
+        """Whether the running agent's full accept queue refused us, so that nothing was sent.
 
-        gRPC does not wait for room in the kernel's queue; a blocking connect does.
+        gRPC does not wait for space in the kernel's queue, but a blocking connect does.
         """
         return (
             self._entrance is not None
             and error.code() is grpc.StatusCode.UNAVAILABLE
             and str(error.details()).startswith(_NOT_CONNECTED)
-            and _listens(self._entrance)
+            and listens(self._entrance)
         )
 
     def _stream(
@@ -197,32 +195,47 @@ class AgentClient:
             raise error_of(error, self._target) from None
 
 
+def local_channel(socket_file: Path) -> grpc.Channel:
+    """A channel to the server behind a unix socket."""
+    # Proxies in the environment are for the network. The authority has no path, because some
+    # servers reject an authority with a path. A restarted agent is back within two seconds, and
+    # connected clients must notice that quickly, not minutes later.
+    options = [
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.default_authority", "localhost"),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        *_OPTIONS,
+    ]
+    return grpc.insecure_channel(f"unix:{socket_file}", options)
+
+
 def find_agent(state_dir: Path | None = None) -> AgentClient | None:
-    """The agent of `state_dir`, or by default the user's or the system's; None: none runs."""
+    """The agent of `state_dir`, or by default the user's or the system's; None if none runs."""
     found = find_agent_socket(state_dir)
     return AgentClient.local(found) if found is not None else None
 
 
 def find_agent_socket(state_dir: Path | None = None) -> Path | None:
-    """The socket of that agent; None: none runs."""
+    """The socket of the agent that `find_agent` would find, None if none runs."""
     return next((file for file in agent_sockets(state_dir) if _answers(file)), None)
 
 
 def _answers(file: Path) -> bool:
-    """Whether a trusted agent listens there: a socket of another user's does not count."""
-    return _is_trusted(file) and (_entrance(file) != file or _listens(file))
+    """Whether a trusted agent listens there; another user's socket does not count."""
+    return is_trusted(file) and (entrance_of(file) != file or listens(file))
 
 
-def _entrance(file: Path) -> Path:
-    """The admin socket beside `file` if this process may use it; else `file`.
+def entrance_of(file: Path) -> Path:
+    """The admin socket beside `file` if this process may use it, otherwise `file`.
 
     Users cannot fill the queue of the admin socket.
     """
     for_admins = State(file.parent).admin_socket
-    return for_admins if _is_trusted(for_admins) and _listens(for_admins) else file
+    return for_admins if is_trusted(for_admins) and listens(for_admins) else file
 
 
-def _is_trusted(file: Path) -> bool:
+def is_trusted(file: Path) -> bool:
     """Whether the file exists and belongs to root or to us."""
     try:
         return file.lstat().st_uid in (0, os.geteuid())
@@ -230,11 +243,11 @@ def _is_trusted(file: Path) -> bool:
         return False
 
 
-def _listens(file: Path) -> bool:
-    """Whether a process listens there; waits up to PROBE_S for room in the queue."""
+def listens(file: Path) -> bool:
+    """Whether a process listens there; waits up to PROBE_S for space in the queue."""
     try:
         with socket.socket(socket.AF_UNIX) as probe:
-            # A Python socket timeout would make connect() fail at once.
+            # With a socket timeout in Python, connect() would fail at once instead of waiting.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", PROBE_S, 0))
             probe.connect(str(file))
     except OSError:

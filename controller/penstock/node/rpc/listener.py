@@ -1,4 +1,4 @@
-"""Listening unix socket in an event loop; it is bound again when its file is removed."""
+"""Listening unix socket in an event loop, which is bound again if its file is removed."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-BACKLOG = 4096  # waiting connections; the kernel refuses all further ones
-ACCEPTED_AT_ONCE = 64  # before the event loop turns to other work
-NO_DESCRIPTOR_S = 0.2  # before a retry when no descriptor is left
-LOOK_S = 1.0
+BACKLOG = 4096  # connections that may wait; the kernel refuses more
+ACCEPTED_AT_ONCE = 64  # connections accepted before the event loop does other work
+NO_DESCRIPTOR_S = 0.2  # pause before a retry when no descriptor is left
+CHECK_PERIOD_S = 1.0
 
 
 class Listening:
-    """Accepts the connections at `path`, and passes each to `accepted`, which then owns it.
+    """Accepts connections at `path`, and passes each to `accepted`, which then owns it.
 
-    Use it in one event loop only.
+    For use in one event loop only.
     """
 
     def __init__(self, path: Path, mode: int, accepted: Callable[[socket.socket], None]) -> None:
-        """`mode`: file mode of the socket, which decides who may connect."""
+        """`mode`: the file mode of the socket, which decides who may connect."""
         self._path = path
         self._mode = mode
         self._accepted = accepted
         self._socket: socket.socket | None = None
-        self._inode = 0  # of the socket as last bound
+        self._inode = 0  # inode of the socket last bound
         self._keeper: asyncio.Task[None] | None = None
         self._pause: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
-        """Starts to accept; replaces a socket that a killed process left. Raises OSError."""
+        """Starts accepting, replacing a killed process's socket. Raises OSError if that fails."""
         self._bind()
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
@@ -64,7 +64,7 @@ class Listening:
 
     async def _keep(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_PERIOD_S)
             with contextlib.suppress(OSError):  # such as a full disk: the next check retries
                 if not self._is_there():
                     self._bind()

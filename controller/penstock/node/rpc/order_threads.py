@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from penstock.node.agent import Principal
 
 Answer = TypeVar("Answer")
-Lane = Literal["order", "query"]  # a query reads all tenants, an order one
+Lane = Literal["order", "query"]  # a query reads all tenants, an order changes one
 LANES: tuple[Lane, ...] = ("order", "query")
 THREADS: dict[Lane, int] = {"order": 8, "query": 2}  # shared by all users
 ADMINS_THREADS: dict[Lane, int] = {"order": 8, "query": 2}
-# Concurrent requests of one caller; its further ones wait, and delay nobody else.
+# Concurrent requests of one caller. Its further requests wait, without delaying other callers.
 AT_ONCE: dict[Lane, int] = {"order": 2, "query": 1}
 ADMINS_AT_ONCE: dict[Lane, int] = {"order": 8, "query": 2}
 
 
 class Turns:
-    """Runs requests; administrators have their own threads. For the server's event loop only."""
+    """Runs requests, administrators' in threads of their own. For the server's event loop only."""
 
     def __init__(self) -> None:
         self._users = {one: ThreadPoolExecutor(THREADS[one], one) for one in LANES}
@@ -50,7 +50,7 @@ class Turns:
             turn.release()
             self._leave(key)
             if not done.cancelled():
-                done.exception()  # retrieved, as nobody may await it
+                done.exception()  # retrieve the exception, in case nobody awaits it
 
         running = asyncio.get_running_loop().run_in_executor(threads, order)
         running.add_done_callback(is_done)

@@ -1,12 +1,13 @@
-"""Peer sockets: local entry points of the agent that identify the calling process.
+"""Peer sockets: the agent's local entry points, which identify the calling process.
 
 gRPC does not reveal which process is behind a unix socket. So this module accepts the connections,
 identifies each peer by SO_PEERCRED, and forwards the bytes to gRPC's own socket from a unique
 address, which gRPC passes to the service. The inner socket lies in a directory that only the
 agent's user may enter, so nobody else can connect to it with an address of their choice.
 
-The kernel keeps one accept queue per socket: a client that connects faster than any program accepts
-fills it and locks all others out. So administrators have a socket of their own.
+The kernel keeps one accept queue per socket, and a client that connects faster than any program can
+accept fills the queue and locks out all other clients. So administrators have a socket of their
+own.
 """
 
 from __future__ import annotations
@@ -31,45 +32,45 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 16
 MOST_CONNECTIONS = 1024
-MOST_OF_A_USER = 32  # per person, under whichever uids
-LOOKUPS_AT_ONCE = 4  # of callers' accounts, perhaps in a directory service
-MOST_UNKNOWN = 512  # connections waiting for a lookup
-MOST_OF_A_UID = 2 * MOST_OF_A_USER  # including waiting ones; further ones are closed at once
+MOST_OF_A_USER = 32  # per person, with any of the person's uids
+LOOKUPS_AT_ONCE = 4  # look-ups of callers' accounts, perhaps in a directory service
+MOST_UNKNOWN = 512  # connections that wait for a look-up
+MOST_OF_A_UID = 2 * MOST_OF_A_USER  # including waiting connections; further ones are closed at once
 KEPT_FOR_ADMINS = 256
-WAITS_FOR_S = 5.0  # for the same person's other connections to end
-SPEAKS_WITHIN_S = 5.0  # for the first bytes; then a silent connection is closed
-READS_WITHIN_S = 60.0  # a connection whose client does not read is closed, too
+WAITS_FOR_S = 5.0  # how long to wait for the person's other connections to end
+SPEAKS_WITHIN_S = 5.0  # a connection silent for this long at the start is closed
+READS_WITHIN_S = 60.0  # a connection whose client does not read for this long is closed
 CLOSES_WITHIN_S = 2.0
 _PREFIX = "unix-abstract:"
 
 
 class PeerSocket:
-    """Accepts local connections and joins them to the server at `inside`."""
+    """Accepts local connections, and connects each to the server at `inside`."""
 
     def __init__(self, outside: Path, for_admins: Path, inside: Path, people: People) -> None:
-        """`outside`: the users' socket; `for_admins`: in a directory that only they may enter."""
+        """`outside`: the users' socket. `for_admins`: the socket that only administrators reach."""
         self._people = people
         self._lookups = ThreadPoolExecutor(LOOKUPS_AT_ONCE, "callers")
         self._unknown = 0  # connections whose caller is being looked up
         self._outside = outside
         self._for_admins = for_admins
         self._inside = inside
-        self._callers: dict[str, Principal] = {}  # by address
-        self._of_uid: Counter[int] = Counter()  # connections, from when they are accepted
-        self._connections: Counter[int | str] = Counter()  # admitted ones, by person
+        self._callers: dict[str, Principal] = {}  # by the unique address of the connection
+        self._of_uid: Counter[int] = Counter()  # all accepted connections
+        self._connections: Counter[int | str] = Counter()  # admitted connections, by person
         self._waiting: Counter[int | str] = Counter()
         self._listening: list[Listening] = []
         self._tasks: set[asyncio.Task[None]] = set()  # of all accepted connections
         self._served = 0
 
     async def open(self, mode: int) -> None:
-        """Starts to accept; `mode`: file mode of the users' socket. Raises OSError."""
+        """Starts accepting. `mode`: of the users' socket. Raises OSError if that fails."""
         for path, who in ((self._for_admins, 0o600), (self._outside, mode)):
             self._listening.append(Listening(path, who, self._accept))
             self._listening[-1].open()
 
     def caller(self, peer: str) -> Principal | None:
-        """The principal of gRPC's peer address `peer`; None: not one of our connections."""
+        """The principal with gRPC's peer address `peer`, None if no connection of ours has it."""
         return self._callers.get(peer.removeprefix(_PREFIX)) if peer.startswith(_PREFIX) else None
 
     async def close(self) -> None:
@@ -84,7 +85,7 @@ class PeerSocket:
         self._lookups.shutdown(wait=False, cancel_futures=True)
 
     def _accept(self, accepted: socket.socket) -> None:
-        """Starts a task per connection; a uid with far too many is rejected at once."""
+        """Starts a task for each connection; closes it at once if its uid has far too many."""
         pid, uid = credentials_of(accepted)
         if self._of_uid[uid] >= MOST_OF_A_UID and not Principal.is_admins(uid):
             accepted.close()
@@ -122,9 +123,9 @@ class PeerSocket:
                     del self._connections[caller.person]
 
     async def _caller_at(self, accepted: socket.socket, uid: int, pid: int) -> Principal | None:
-        """The peer's principal, looked up in a thread; None: too many lookups are waiting.
+        """The peer's principal, looked up in a thread; None if too many look-ups are waiting.
 
-        Administrators need no lookup and do not wait.
+        An administrator needs no look-up and does not wait.
         """
         process = Watched.peer_of(accepted)
         if Principal.is_admins(uid):
@@ -141,7 +142,7 @@ class PeerSocket:
             self._unknown -= 1
 
     async def _enters(self, user: int | str, *, is_admin: bool) -> bool:
-        """Whether to admit it, after waiting for that user's other connections if need be."""
+        """Whether to admit a connection, after waiting for the user's other ones if necessary."""
         deadline = time.monotonic() + WAITS_FOR_S
         if self._waiting[user] >= MOST_OF_A_USER:
             return False
@@ -158,7 +159,7 @@ class PeerSocket:
         return True
 
     def _lets_in(self, user: int | str, *, is_admin: bool) -> bool:
-        """Checks the connection limits: per user, and in all with a reserve for administrators."""
+        """Checks the limits on connections, per user and in total less a reserve for admins."""
         if is_admin:
             return self._served < MOST_CONNECTIONS
         return (
@@ -169,10 +170,10 @@ class PeerSocket:
     async def _serve(
         self, caller: Principal, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Forwards a connection's bytes both ways until either side closes it."""
+        """Forwards a connection's bytes in both directions until either side closes it."""
         first = await asyncio.wait_for(reader.read(_CHUNK_BYTES), SPEAKS_WITHIN_S)
         if not first:
-            return  # a probe of whether the agent listens
+            return  # a probe that only checks whether the agent listens
         address = f"penstock-{secrets.token_hex(16)}"
         self._callers[address] = caller
         to_server: asyncio.StreamWriter | None = None
@@ -213,7 +214,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """Closes it after flushing; aborts if the other side does not read."""
+    """Closes the connection after flushing, or aborts it if the other side does not read."""
     writer.close()
     try:
         await asyncio.wait_for(writer.wait_closed(), CLOSES_WITHIN_S)

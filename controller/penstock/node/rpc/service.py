@@ -1,4 +1,4 @@
-"""gRPC service of the agent: each call becomes a request of an identified principal."""
+"""gRPC service of the agent, which turns each call into a request of an identified principal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from google.protobuf.message import Message
 from penstock import __version__
 from penstock.model import PenstockError, QuantityError
 from penstock.node.agent.event_feed import EventTail
-from penstock.node.agent.usage_recorder import UsageRecorder
 from penstock.node.rpc import convert
 from penstock.node.rpc.message_bounds import check_names, check_reason
 from penstock.node.rpc.order_threads import Turns
@@ -30,7 +29,8 @@ from penstock_shim.pages import PageError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from penstock.node.agent import Agent, Orders, Principal
+    from penstock.node.agent import Agent, Principal
+    from penstock.node.agent.managed_tenant import ManagedTenant
     from penstock.node.rpc.call_limits import Calls, Kind
     from penstock.node.rpc.order_threads import Lane
     from penstock.node.tenants.grant import Grant
@@ -42,41 +42,37 @@ Result = TypeVar("Result")
 Context = Any  # grpc.aio.ServicerContext's type parameters do not matter here
 
 FOLLOW_S = 0.2
-LOOKS_AT_ONCE = 4
+READERS = 4
 
 
 class AgentService(agent_pb2_grpc.AgentServicer):
-    """Serves one agent. `identify` finds the principal of a call."""
+    """The service of one agent. `identify` finds the principal of a call."""
 
     def __init__(
         self,
         agent: Agent,
-        orders: Orders,
         identify: Callable[[Context], Principal | None],
         calls: Calls,
     ) -> None:
         self._agent = agent
-        self._orders = orders
         self._identify = identify
         self._calls = calls
-        # Separate pools, so that event followers delay no requests.
+        # The pools are separate, so that clients that follow events do not delay requests.
         self._turns = Turns()
-        self._at_looks = ThreadPoolExecutor(LOOKS_AT_ONCE, "looks")
+        self._readers = ThreadPoolExecutor(READERS, "readers")
 
     async def GetNode(self, request: pb.GetNodeRequest, context: Context) -> pb.Node:  # noqa: N802
         """See agent.proto."""
         del request
-        return await self._answer(
-            context, lambda _: convert.node_to(self._orders.node(), __version__)
-        )
+        return await self._answer(context, lambda _: convert.node_to(self._agent, __version__))
 
     async def Grant(self, request: pb.GrantRequest, context: Context) -> pb.GrantResponse:  # noqa: N802
         """See agent.proto."""
 
         def grant(caller: Principal) -> pb.GrantResponse:
-            granted = self._orders.grant(convert.request_of(request), caller)
+            granted = self._agent.grant_order.grant(convert.request_of(request), caller)
             return pb.GrantResponse(
-                tenant=convert.tenant_to(granted.view),
+                tenant=self._tenant(granted.managed),
                 notes=granted.notes,
                 environment=granted.variables,
                 cdi_devices=granted.cdi_devices,
@@ -88,8 +84,10 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         """See agent.proto."""
 
         def resize(caller: Principal) -> pb.ResizeResponse:
-            view, notes = self._orders.resize(request.name, convert.resize_of(request), caller)
-            return pb.ResizeResponse(tenant=convert.tenant_to(view), notes=notes)
+            managed, notes = self._agent.orders.resize(
+                request.name, convert.resize_of(request), caller
+            )
+            return pb.ResizeResponse(tenant=self._tenant(managed), notes=notes)
 
         return await self._answer(context, resize)
 
@@ -98,8 +96,10 @@ class AgentService(agent_pb2_grpc.AgentServicer):
 
         def suspend(caller: Principal) -> pb.SuspendResponse:
             check_reason(request.reason)
-            view = self._orders.suspend(request.name, caller, request.reason)
-            return pb.SuspendResponse(tenant=convert.tenant_to(view))
+            managed = self._agent.orders.suspend(
+                request.name, caller, request.reason, release_memory=request.release_memory
+            )
+            return pb.SuspendResponse(tenant=self._tenant(managed))
 
         return await self._answer(context, suspend)
 
@@ -108,7 +108,9 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         return await self._answer(
             context,
             lambda caller: pb.ResumeResponse(
-                tenant=convert.tenant_to(self._orders.resume(request.name, caller))
+                tenant=self._tenant(
+                    self._agent.orders.resume(request.name, caller, tuple(request.devices))
+                )
             ),
         )
 
@@ -118,7 +120,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         def revoke(caller: Principal) -> pb.RevokeResponse:
             check_reason(request.reason)
             grace_ns = convert.grace_ns(request)
-            ended = self._orders.revoke(request.name, grace_ns, caller, request.reason)
+            ended = self._agent.orders.revoke(request.name, grace_ns, caller, request.reason)
             return pb.RevokeResponse(ended=ended.ended, killed=ended.killed)
 
         return await self._answer(context, revoke, "revoke")
@@ -131,7 +133,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         return await self._answer(
             context,
             lambda _: pb.ListTenantsResponse(
-                tenants=[convert.tenant_to(view) for view in self._orders.tenants()]
+                tenants=[self._tenant(one) for one in self._agent.registry.managed_tenants()]
             ),
             "query",
         )
@@ -143,13 +145,13 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         await self._caller(context)
         try:
             check_names(request.tenants)
-            tail = EventTail(self._agent, request.tenants)
-            await self._look(tail.check)
+            tail = EventTail(self._agent.node.state, self._agent.registry, request.tenants)
+            await self._in_reader_thread(tail.check)
         except PenstockError as error:
             await abort(context, error)
         while True:
             last = not request.follow or tail.is_over()
-            for tenant, fields in await self._look(tail.read):
+            for tenant, fields in await self._in_reader_thread(tail.read):
                 yield _event(tenant, fields)
             if last:
                 return
@@ -165,17 +167,17 @@ class AgentService(agent_pb2_grpc.AgentServicer):
             check_names(request.tenants)
             wanted = set(request.tenants)
             for name in sorted(wanted):
-                self._agent.managed(name)
+                self._agent.registry.managed(name)
         except PenstockError as error:
             await abort(context, error)
         while True:
             now = time.time()
-            for managed in self._agent.managed_tenants():
+            for managed in self._agent.registry.managed_tenants():
                 if not wanted or managed.tenant.name in wanted:
-                    neighbour = self._agent.tenant_table.of(managed.tenant.directory)
-                    usage = neighbour.newest() if neighbour is not None else None
-                    if neighbour is not None and usage is not None:
-                        yield _report(managed.tenant.name, managed.grant, usage, neighbour.use, now)
+                    co_tenant = self._agent.tenant_table.of(managed.tenant.directory)
+                    usage = co_tenant.newest() if co_tenant is not None else None
+                    if co_tenant is not None and usage is not None:
+                        yield _report(managed.tenant.name, managed.grant, usage, co_tenant.use, now)
             await asyncio.sleep(interval_s)
 
     async def QueryUsage(  # noqa: N802
@@ -183,7 +185,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
     ) -> pb.QueryUsageResponse:
         """See agent.proto."""
         return await self._answer(
-            context, lambda _: query_usage(self._recorder(), request), "query"
+            context, lambda _: query_usage(self._agent.recorder, request), "query"
         )
 
     async def ReleaseDriver(  # noqa: N802
@@ -193,7 +195,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
 
         def release(caller: Principal) -> pb.ReleaseDriverResponse:
             check_reason(request.reason)
-            self._orders.release_driver(caller, request.reason)
+            self._agent.orders.release_driver(caller, request.reason)
             return pb.ReleaseDriverResponse()
 
         return await self._answer(context, release)
@@ -205,21 +207,18 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         del request
 
         def reopen(caller: Principal) -> pb.ReopenDriverResponse:
-            self._orders.reopen_driver(caller)
+            self._agent.orders.reopen_driver(caller)
             return pb.ReopenDriverResponse()
 
         return await self._answer(context, reopen)
 
-    def _recorder(self) -> UsageRecorder:
-        for periodic_task in self._agent.periodic_tasks:
-            if isinstance(periodic_task, UsageRecorder):
-                return periodic_task
-        raise PenstockError("this agent does not meter", "it keeps no records", "ask another one")
+    def _tenant(self, managed: ManagedTenant) -> pb.Tenant:
+        return convert.tenant_to(managed, self._agent.enforcer.count(managed.tenant.name))
 
     async def _answer(
         self, context: Context, order: Callable[[Principal], Answer], kind: Kind = "order"
     ) -> Answer:
-        """Runs the request in a thread; an error becomes a status with its reason."""
+        """Runs the request in a thread; turns an error into a status with its reason."""
         caller = await self._caller(context)
         if context.time_remaining() is None:
             await abort(
@@ -227,44 +226,19 @@ class AgentService(agent_pb2_grpc.AgentServicer):
                 PenstockError("the call has no deadline", "every call needs one", "set a timeout"),
             )
         try:
-            if kind == "revoke":  # which lasts as long as the tenant's processes do
+            if kind == "revoke":  # a revocation lasts until the tenant's processes have ended
                 return await self._in_own_thread(caller, kind, order)
             with self._calls.one(caller, kind):
                 lane: Lane = "query" if kind == "query" else "order"
                 return await self._turns.carry_out(caller, lane, lambda: order(caller))
-        except PenstockError as error:
-            await abort(context, error)
+        except (PenstockError, PageError, QuantityError, ArithmeticError, OSError) as error:
+            await abort(context, _refusal_of(error))
             raise  # never reached: abort raises
-        except PageError as error:  # a tenant damages its own page, or another process the node's
-            await abort(
-                context,
-                PenstockError(
-                    "the order was not carried out", str(error),
-                    "that page is damaged: revoke its tenant (penstock revoke)", reason="not-now",
-                ),
-            )  # fmt: skip
-            raise
-        except (QuantityError, ArithmeticError) as error:
-            await abort(
-                context,
-                PenstockError("invalid quantity", str(error), "give another one"),
-            )
-            raise
-        except OSError as error:
-            await abort(
-                context,
-                PenstockError(
-                    "the order was not carried out", _words(error),
-                    "free space, or repair the agent's state directory; nothing was changed",
-                    reason="unavailable",
-                ),
-            )  # fmt: skip
-            raise
 
     async def _in_own_thread(
         self, caller: Principal, kind: Kind, order: Callable[[Principal], Answer]
     ) -> Answer:
-        """Runs and counts the request to its end, even if the caller no longer waits."""
+        """Runs and counts the request until it ends, even if the caller no longer waits."""
         counted = contextlib.ExitStack()
         counted.enter_context(self._calls.one(caller, kind))
         done: Future[Answer] = Future()
@@ -273,20 +247,20 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         def run() -> None:
             try:
                 done.set_result(order(caller))
-            except BaseException as error:  # noqa: BLE001 - passed on to the waiter
+            except BaseException as error:  # noqa: BLE001 - passed on to the waiting call
                 done.set_exception(error)
 
         def ended(waited: asyncio.Future[Answer]) -> None:
             counted.close()
-            waited.exception()  # retrieved, as nobody may await it
+            waited.exception()  # retrieve the exception, in case nobody awaits it
 
         threading.Thread(target=run, name=kind, daemon=True).start()
         waited = asyncio.wrap_future(done)
         waited.add_done_callback(ended)
         return await asyncio.shield(waited)
 
-    async def _look(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._at_looks, work)
+    async def _in_reader_thread(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
 
     async def _caller(self, context: Context) -> Principal:
         caller = self._identify(context)
@@ -307,7 +281,7 @@ def _event(tenant: str, fields: dict[str, Any]) -> pb.Event:
         reason=str(fields.get("reason") or ""),
         details=json.dumps(rest),
     )
-    with contextlib.suppress(KeyError, ValueError):  # not one of our lines
+    with contextlib.suppress(KeyError, ValueError):  # the line was not written by us
         at = datetime.fromisoformat(str(fields["time"])).astimezone(timezone.utc)
         message.time.FromDatetime(at)
     return message
@@ -326,7 +300,7 @@ def _report(
         devices.append(
             pb.DeviceUsage(
                 device_uuid=device.uuid,
-                memory_bytes=figures.total_bytes,
+                memory_bytes=figures.total_bytes if grant.holds_devices else 0,
                 peak_memory_bytes=figures.peak_bytes,
                 spent_ns=figures.spent_ns,
                 cores_permille=use[device.uuid].permille if device.uuid in use else 0,
@@ -340,6 +314,21 @@ def _report(
     return report
 
 
-def _words(error: OSError) -> str:
-    words = [error.strerror or str(error), *([str(error.filename)] if error.filename else [])]
-    return ": ".join(words)
+def _refusal_of(error: Exception) -> PenstockError:
+    """The error in the form that its caller sees."""
+    if isinstance(error, PenstockError):
+        return error
+    if isinstance(error, PageError):  # damaged by its tenant, or by another process
+        return PenstockError(
+            "the request failed", str(error),
+            "revoke the tenant whose page is damaged (penstock revoke)", reason="not-now",
+        )  # fmt: skip
+    if isinstance(error, OSError):
+        file = [str(error.filename)] if error.filename else []
+        return PenstockError(
+            "the request failed, and nothing was changed",
+            ": ".join([error.strerror or str(error), *file]),
+            "free up disk space, or repair the agent's state directory",
+            reason="unavailable",
+        )  # fmt: skip
+    return PenstockError("invalid quantity", str(error), "use a valid quantity")

@@ -1,4 +1,4 @@
-"""Mutual TLS: validation of the agent's certificate files, and names of clients."""
+"""Mutual TLS: validation of the agent's certificate files, and client names."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-# Where a certificate's name comes from, first match: common name, then alternative names.
+# A certificate's name is the first of these that is set: common name, then alternative names.
 _NAMES = ("x509_common_name", "peer_uri", "peer_dns", "x509_subject_alternative_name")
 MOST_NAME = 256  # characters
 
 
 @dataclass(frozen=True)
 class Tls:
-    """Listen address and certificate files, in PEM."""
+    """The listen address and the certificate files, in PEM format."""
 
     address: str  # host:port
     certificate: Path
@@ -30,11 +30,9 @@ class Tls:
     authority: Path  # CA that signs the certificates of clients
 
     def listen(self, server: grpc.aio.Server) -> int:
-        """Makes `server` listen there; returns the port. Raises `PenstockError`."""
+        """Makes `server` listen; returns the port. Raises `PenstockError` if it cannot listen."""
         self._check_address()
-        files = [_read(file) for file in (self.key, self.certificate, self.authority)]
-        self._check_files()
-        key, certificate, authority = files
+        certificate, key, authority = self.read()
         credentials = grpc.ssl_server_credentials(
             [(key, certificate)], root_certificates=authority, require_client_auth=True
         )
@@ -46,13 +44,20 @@ class Tls:
                 "check the address, or choose another --listen",
             ) from error  # fmt: skip
 
+    def read(self) -> tuple[bytes, bytes, bytes]:
+        """The certificate, its key and the CA. Raises `PenstockError` if one is unusable."""
+        files = [_read(file) for file in (self.certificate, self.key, self.authority)]
+        self._check_files()
+        certificate, key, authority = files
+        return certificate, key, authority
+
     def _check_address(self) -> None:
         host, _, port = self.address.rpartition(":")
         if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise PenstockError(
                 f"invalid address: {self.address!r}",
                 "it must be HOST:PORT, with a port from 0 (any) to 65535",
-                "for example --listen 0.0.0.0:9471",
+                "use an address such as --listen 0.0.0.0:9471",
             )
 
     def _check_files(self) -> None:
@@ -63,19 +68,19 @@ class Tls:
         except (ssl.SSLError, ValueError) as error:
             raise PenstockError(
                 f"{self.certificate} and {self.key} cannot be used", _words(error),
-                "give a certificate and its own key, without a password, both in PEM",
+                "name a certificate and its own key without a password, both in PEM format",
             ) from error  # fmt: skip
         try:
             context.load_verify_locations(self.authority)
         except (ssl.SSLError, ValueError) as error:
             raise PenstockError(
                 f"{self.authority} cannot be used", _words(error),
-                "give the certificate of the CA that signs client certificates, in PEM",
+                "name the certificate of the CA that signs client certificates, in PEM format",
             ) from error  # fmt: skip
 
 
 def name_of(identity: Mapping[str, Iterable[bytes]]) -> str | None:
-    """The name in a client certificate that gRPC has verified; None: it has none."""
+    """The name in a client certificate that gRPC has verified, None if it has no name."""
     for kind in _NAMES:
         for raw in identity.get(kind, ()):
             name = raw.decode(errors="replace").strip()
@@ -90,12 +95,12 @@ def _read(file: Path) -> bytes:
     except OSError as error:
         raise PenstockError(
             f"cannot read {file}", error.strerror or str(error),
-            "TLS needs a certificate, its key, and the certificate of the clients' CA",
+            "name readable files: a certificate, its key, and the certificate of the clients' CA",
         ) from error  # fmt: skip
     if not raw.strip():
         raise PenstockError(
-            f"{file} is empty", "TLS needs a certificate or key there",
-            "write the certificate or key into it, in PEM",
+            f"{file} is empty", "TLS needs the certificate or key that it should contain",
+            "write the certificate or key into it, in PEM format",
         )  # fmt: skip
     return raw
 

@@ -1,4 +1,4 @@
-"""Usage queries as messages: only the agent may read its metering files."""
+"""Usage queries as messages, because only the agent may read its metering files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.node.metering.usage import By
 
 HOUR_S = 3600
-LAST_S = 253_402_300_799  # the last second that a timestamp can hold: the year 9999
+LAST_S = 253_402_300_799  # the last second that fits into a timestamp, in the year 9999
 _BY: dict[By, pb.GroupBy] = {
     "tenant": pb.GROUP_BY_TENANT,
     "user": pb.GROUP_BY_USER,
@@ -23,13 +23,13 @@ _BY: dict[By, pb.GroupBy] = {
 }
 
 
-def query_usage(books: UsageRecorder, request: pb.QueryUsageRequest) -> pb.QueryUsageResponse:
-    """Queries the usage recorder `books`. Raises `PenstockError`."""
+def query_usage(recorder: UsageRecorder, request: pb.QueryUsageRequest) -> pb.QueryUsageResponse:
+    """Queries the usage recorder. Raises `PenstockError` if there is no usage to report."""
     until_s = request.until.seconds if request.HasField("until") else int(time.time()) + 1
     since_s = request.since.seconds if request.HasField("since") else until_s - HOUR_S
     groups: dict[int, By] = {number: by for by, number in _BY.items()}
     by = groups.get(request.by, "tenant")
-    found = books.usage(since_s, until_s, by, request.tenant or None)
+    found = recorder.usage(since_s, until_s, by, request.tenant or None)
     answer = pb.QueryUsageResponse(sums=[_sum(row) for row in found.rows])
     if found.covered_since_s is not None:
         answer.covered_since.FromSeconds(max(0, found.covered_since_s))
@@ -45,7 +45,7 @@ def usage_request(since_s: int, until_s: int, by: By, tenant: str | None) -> pb.
 
 
 def usage_of(request: pb.QueryUsageRequest, answer: pb.QueryUsageResponse) -> Usage:
-    """The usage in the agent's answer."""
+    """The usage in the agent's response."""
     covered = answer.covered_since.seconds if answer.HasField("covered_since") else None
     rows = [
         UsageRow(

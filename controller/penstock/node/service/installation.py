@@ -1,7 +1,7 @@
-"""Install and uninstall of the agent's service files.
+"""Installation and removal of the agent's service files.
 
-Files with our mark are replaced by each release. Files of the administrator, the agent's options
-and the node's policies, are never overwritten.
+Each release replaces the files that carry our mark. The administrator's files, which are the
+agent's options and the node's policies, are never overwritten.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _CONFIGURATION, _OPTIONS, _POLICIES = (
     "etc/penstock/agent.env",
     "etc/penstock/policies",
 )
-_PLAIN = re.compile(r"[\w./+:=,@-]+", re.ASCII)  # needs no quoting in a unit
+_PLAIN = re.compile(r"[\w./+:=,@-]+", re.ASCII)  # text that needs no quoting in a unit
 _STATES = ("run/penstock", "var/lib/penstock")
-_UNSEEN = ("/tmp/", "/var/tmp/", "/dev/")  # noqa: S108 - private to the service there
+_UNSEEN = ("/tmp/", "/var/tmp/", "/dev/")  # noqa: S108 - the service has private versions of these
 
 
 @dataclass(frozen=True)
 class Step:
-    """An action on a path, or the reason why there is none."""
+    """An action on a path, or the reason why no action is needed."""
 
     verb: str  # "write", "keep", "remove", …
     path: Path
@@ -57,7 +57,7 @@ class Step:
     act: Callable[[], None] | None = None
 
     def carry_out(self) -> None:
-        """Performs the action. Raises OSError."""
+        """Performs the action. Raises OSError if it fails."""
         if self.act is not None:
             self.act()
 
@@ -66,16 +66,19 @@ class Step:
 
 
 class Installation:
-    """The service's files under `root`."""
+    """The service's files under the file system root `root`."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
 
     def install(self, program: Path, completions: Mapping[str, str]) -> Iterator[Step]:
-        """The steps, in order, to install a service that runs `program`.
+        """The steps, in order, that install a service running `program`.
 
-        `program`: path as the installed machine sees it; `completions`: scripts by shell. Raises
-        `PenstockError` for a file that is not ours, and for a program that cannot be started.
+        `program`: its path on the installed machine. `completions`: the completion script of each
+        shell.
+
+        Raises:
+            PenstockError: a file in the way is not ours, or the program cannot be started.
         """
         self._check_program(program)
         for place, text in _texts(program, completions).items():
@@ -83,12 +86,12 @@ class Installation:
         yield from self._link_to(program)
         options = self._root / _OPTIONS
         if options.exists():
-            yield Step("keep", options, "its administrator's")
+            yield Step("keep", options, "it belongs to the administrator")
         else:
             yield Step("write", options, "the agent's options", lambda: _write(options, OPTIONS))
         policies = self._root / _POLICIES
         if policies.is_dir():
-            yield Step("keep", policies, "its administrator's")
+            yield Step("keep", policies, "it belongs to the administrator")
         else:
             why = "for the node's policies"
             yield Step("make", policies, why, lambda: policies.mkdir(parents=True))
@@ -96,9 +99,9 @@ class Installation:
     def _link_to(self, program: Path) -> Iterator[Step]:
         link = self._root / _LINK
         if link == self._root / str(program).lstrip("/"):
-            pass  # it is in the default PATH already
+            pass  # the program is already in the default PATH
         elif _is_link_to(link, program):
-            yield Step("keep", link, "as it is")
+            yield Step("keep", link, "it is up to date")
         else:
             self._check_ours(link, is_ours=not os.path.lexists(link) or self._is_our_link(link))
             yield Step("link", link, f"to {program}", lambda: _link(link, program))
@@ -107,14 +110,14 @@ class Installation:
         if not program.is_absolute() or str(program).startswith(_UNSEEN):
             raise PenstockError(
                 f"the service cannot run {program}",
-                "its temporary folders are private, and it needs an absolute path",
-                "install penstock into /opt/penstock, and run that one: "
-                "/opt/penstock/bin/penstock agent install",
+                "a service needs an absolute path, outside the temporary folders",
+                "install penstock into /opt/penstock, and run /opt/penstock/bin/penstock agent "
+                "install",
             )
         file = self._root / str(program).lstrip("/")
         if not file.exists():
             raise PenstockError(
-                f"there is no {program} below {self._root}",
+                f"there is no {program} in {self._root}",
                 "the service would have nothing to run",
                 "install penstock there first, or name another --program",
             )
@@ -126,14 +129,16 @@ class Installation:
             )
         if not str(program).isprintable():
             raise PenstockError(
-                f"the service cannot run {str(program)!r}", "a unit cannot hold such characters",
+                f"the service cannot run {str(program)!r}",
+                "a systemd unit cannot contain unprintable characters",
                 "install penstock into /opt/penstock",
             )  # fmt: skip
 
     def uninstall(self, *, purge: bool = False) -> Iterator[Step]:
-        """The steps, in order. `purge`: remove configuration, metered usage and state, too.
+        """The steps, in order; `purge` also removes configuration, metered usage and state.
 
-        Raises `PenstockError` when tenants exist whose state would be removed.
+        Raises:
+            PenstockError: there are tenants whose state would be removed.
         """
         if purge:
             self._check_no_tenants()
@@ -149,11 +154,11 @@ class Installation:
         yield from self._purge() if purge else self._leave()
 
     def check_idle(self) -> None:
-        """Raises `PenstockError` when a purge would remove the state of an agent or of tenants."""
+        """Raises `PenstockError` if a purge would remove the state of an agent or of tenants."""
         state = State(self._root / _STATES[0])
         if state.has_agent():
             raise PenstockError(
-                f"an agent runs on {state.directory}", "it would lose its files",
+                f"an agent is running on {state.directory}", "it would lose its files",
                 "stop it first, or omit --purge", reason="not-now",
             )  # fmt: skip
         self._check_no_tenants()
@@ -163,10 +168,10 @@ class Installation:
             folder = self._root / place
             if os.path.lexists(folder):
                 remove = functools.partial(shutil.rmtree, folder)
-                yield Step("remove", folder, "with all that is in it", remove)
+                yield Step("remove", folder, "with everything in it", remove)
 
     def _leave(self) -> Iterator[Step]:
-        """Removes unchanged configuration, and lists what is kept."""
+        """Removes unmodified configuration, and lists everything that is kept."""
         options, policies = self._root / _OPTIONS, self._root / _POLICIES
         kept = [state for place in _STATES if (state := self._root / place).exists()]
         if options.exists():
@@ -190,18 +195,18 @@ class Installation:
             return Step("write", file, "", lambda: _write(file, text))
         self._check_ours(file, is_ours=_is_ours(file))
         if file.read_text(encoding="utf-8") == text:
-            return Step("keep", file, "as it is")
-        return Step("write", file, "it was another release's", lambda: _write(file, text))
+            return Step("keep", file, "it is up to date")
+        return Step("write", file, "it was written by another release", lambda: _write(file, text))
 
     def _is_our_link(self, link: Path) -> bool:
-        """Our links point to any penstock: an upgrade may have moved it."""
+        """Whether the link is ours: it points to any penstock, as an upgrade may have moved it."""
         return link.is_symlink() and link.readlink().name == "penstock"
 
     @staticmethod
     def _check_ours(file: Path, *, is_ours: bool) -> None:
         if not is_ours:
             raise PenstockError(
-                f"{file} is there already", "it was not written by penstock agent install",
+                f"{file} already exists", "it was not written by penstock agent install",
                 "move it away; nothing was changed",
             )  # fmt: skip
 
@@ -211,7 +216,8 @@ class Installation:
         names = [name for name in names if not name.startswith(".")]
         if names:
             raise PenstockError(
-                f"{len(names)} tenants exist", ", ".join(names[:8]),
+                f"{len(names)} tenants exist",
+                f"--purge would remove the state of {', '.join(names[:8])}",
                 "end them first (penstock revoke TENANT), or omit --purge", reason="not-now",
             )  # fmt: skip
 
@@ -222,7 +228,7 @@ def _texts(program: Path, completions: Mapping[str, str]) -> dict[str, str]:
     texts = {_SERVICE: f"{MARK}\n{unit.replace(DEFAULT_PROGRAM, _quoted(program))}"}
     for shell, text in completions.items():
         first, _, rest = text.strip().partition("\n")
-        # zsh requires its #compdef tag in the first line.
+        # zsh requires its #compdef tag on the first line.
         texts[COMPLETIONS[shell]] = (
             f"{first}\n{MARK}\n{rest}\n" if first.startswith("#") else f"{MARK}\n{text.strip()}\n"
         )
@@ -230,7 +236,7 @@ def _texts(program: Path, completions: Mapping[str, str]) -> dict[str, str]:
 
 
 def _quoted(program: Path) -> str:
-    """The path quoted for ExecStart=: % begins a specifier, a space ends the word."""
+    """The path quoted for ExecStart=, in which % starts a specifier and a space ends a word."""
     text = str(program).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return text if _PLAIN.fullmatch(text) else f'"{text}"'
 
@@ -247,7 +253,7 @@ def _is_link_to(link: Path, target: Path) -> bool:
 
 
 def _write(file: Path, text: str) -> None:
-    """Writes the file atomically, readable by all whatever our umask."""
+    """Writes the file atomically, and readable by all users whatever our umask is."""
     file.parent.mkdir(parents=True, exist_ok=True)
     aside = file.with_name(f".{file.name}.{os.getpid()}")
     try:

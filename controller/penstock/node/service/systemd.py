@@ -1,4 +1,4 @@
-"""systemd control: reloads the unit, and starts and stops the agent's service."""
+"""systemd control: reloads the agent's unit, and starts and stops its service."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ def runs_systemd() -> bool:
 
 
 def restart_service() -> list[str]:
-    """Reloads, enables and restarts the unit; tenants keep running.
+    """Reloads, enables and restarts the unit; returns the commands. Tenants keep running.
 
-    Returns the commands that were run. Raises `PenstockError`.
+    Raises:
+        PenstockError: a command failed.
     """
     return [_systemctl("daemon-reload"), _systemctl("enable", UNIT), _systemctl("restart", UNIT)]
 
 
 def stop_service() -> list[str]:
-    """Disables and stops the unit; tenants keep running.
+    """Disables and stops the unit; returns the commands. Tenants keep running.
 
-    Returns the commands that were run. Raises `PenstockError`.
+    Raises:
+        PenstockError: a command failed.
     """
     return [_systemctl("disable", "--now", UNIT)]
 

@@ -1,1 +1,1 @@
-"""Supervision of running tenants: use, limits, elastic allowances, use that bypasses the shim."""
+"""Supervision of running tenants: usage, limits, elastic allowances, use that bypasses the shim."""

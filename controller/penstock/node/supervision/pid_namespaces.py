@@ -1,8 +1,8 @@
-"""Detects dead processes of a tenant in other pid namespaces, so that their slots are reaped.
+"""Detection of a tenant's dead processes in other pid namespaces, so that their slots are reaped.
 
-Processes reap each other's slots, but only within one pid namespace: in another one a pid means
-nothing. The supervisor sees the namespaces that were made inside its own (`unshare`, containers
-that a tenant's program starts), with the pids that their processes have there.
+Processes reap each other's slots, but only within one pid namespace, because a pid means nothing in
+another one. The supervisor sees the namespaces created inside its own (by `unshare`, or as
+containers that a tenant's program starts), and the pids that processes have in them.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
 
     from penstock_shim.pages import SlotUsage
 
-_START_BITS = 28  # of the start time, as many as an owner word holds
+_START_BITS = 28  # of the start time, as many as fit into an owner word
 _INODE_BITS = 32
-MOST_ENDED = 20_000  # ended processes that are remembered
+MOST_ENDED = 20_000  # how many ended processes are remembered
 _HIDDEN = -1  # the pid namespace of a process that we may not inspect
-_FIRST_NAMESPACE = 0xEFFFFFFC  # the kernel's number of the namespace that holds all others
-Identity = tuple[int, int, int]  # pid namespace, pid there, start time
+_FIRST_NAMESPACE = 0xEFFFFFFC  # the kernel's number of the outermost namespace
+Identity = tuple[int, int, int]  # pid namespace, pid in it, start time
 
 
 class NamespacedProcesses:
-    """Remembers processes of other pid namespaces, and the namespaces seen so far.
+    """The known processes in other pid namespaces, and the namespaces seen so far.
 
-    A namespace that was never seen may be hidden from us. All are visible from the machine's first
-    namespace.
+    A namespace that was never seen may be hidden from us. All namespaces are visible from the
+    machine's first namespace.
     """
 
     def __init__(self, *, sees_all: bool | None = None, scan_period_ns: int = 0) -> None:
-        """`scan_period_ns`: the shortest time between two scans of all processes."""
+        """`scan_period_ns`: the minimum time between two scans of all processes."""
         self._own = _namespace("self")
-        if sees_all is None:  # a /proc that hides processes hides the first one too
+        if sees_all is None:  # a /proc that hides processes also hides the first one
             sees_all = self._own == _FIRST_NAMESPACE and Path("/proc/1").exists()
         self._sees_all = sees_all
         self._seen: set[int] = set()
-        self._pids: dict[Identity, int] = {}  # of live processes, as of the last scan
-        self._ended: dict[Identity, None] = {}  # seen by an earlier scan, gone in a later one
-        self._met: dict[int, None] = {}
+        self._pids: dict[Identity, int] = {}  # pids of the live processes found by the last scan
+        self._ended: dict[Identity, None] = {}  # seen by one scan and missing from a later one
+        self._known: dict[int, None] = {}  # owner words recorded by `add_visible`
         self._scan_period_ns = scan_period_ns
         self._scanned_ns: int | None = None
 
@@ -50,13 +50,15 @@ class NamespacedProcesses:
         """Slots in other pid namespaces whose processes have ended.
 
         Args:
-            slots: Just read from a page, so a process that a later scan misses has ended.
-            now_ns: CLOCK_MONOTONIC; no new death is detected before the next scan is due.
+            slots: Slots just read from a page, so a process that a later scan does not find has
+                ended.
+            now_ns: The time, CLOCK_MONOTONIC. No new death is detected before the next scan is due.
         """
         lost = [slot for slot in slots if self.watches(slot) and not self._is_where_it_was(slot)]
         if not lost:
             return []
-        # One scan serves all tenants: those checked after it must not wait for the next one.
+        # One scan serves all tenants: tenants that are checked after it need not wait for the next
+        # scan.
         fresh = self._scan(now_ns)
         return [
             slot
@@ -64,19 +66,21 @@ class NamespacedProcesses:
             if _identities(slot)[0] in self._ended
             or (
                 fresh
-                and (self._sees_all or slot.pid_namespace in self._seen or slot.owner in self._met)
+                and (
+                    self._sees_all or slot.pid_namespace in self._seen or slot.owner in self._known
+                )
                 and not any(identity in self._pids for identity in _identities(slot))
             )
         ]
 
-    def meet(self, owner: int) -> None:
-        """Records that scans can see the process with that owner word; it may have ended since.
+    def add_visible(self, owner: int) -> None:
+        """Records that scans can see the process with this owner word; it may have ended since.
 
-        Otherwise a process too short-lived for any scan would be taken for one hidden from us.
+        Otherwise a process too short-lived for any scan would count as one that is hidden from us.
         """
-        self._met[owner] = None
-        if len(self._met) > MOST_ENDED:
-            del self._met[next(iter(self._met))]
+        self._known[owner] = None
+        if len(self._known) > MOST_ENDED:
+            del self._known[next(iter(self._known))]
 
     def watches(self, slot: SlotUsage) -> bool:
         """Whether the slot belongs to a process in another pid namespace."""
@@ -90,7 +94,7 @@ class NamespacedProcesses:
             return True
 
     def _scan(self, now_ns: int) -> bool:
-        """Scans all processes; False: it is too soon, or some cannot be inspected."""
+        """Scans all processes; returns False if it is too soon or some cannot be inspected."""
         if self._scanned_ns is not None and now_ns < self._scanned_ns + self._scan_period_ns:
             return False
         self._scanned_ns = now_ns
@@ -107,15 +111,16 @@ class NamespacedProcesses:
 
 
 def _identities(slot: SlotUsage) -> tuple[Identity, Identity]:
-    """The identities under which the slot's process may be known."""
+    """The identities by which the slot's process may be known."""
     rest = (slot.pid, slot.start_ticks)
     return (slot.pid_namespace or 0, *rest), (_HIDDEN, *rest)
 
 
 def _namespace(process: str) -> int | None:
-    """The pid namespace of a process; None: it ended.
+    """The inode of a process's pid namespace, None if the process has ended.
 
-    Raises TimeoutError if the process exists but blocks the read.
+    Raises:
+        TimeoutError: the process exists but blocks the read.
     """
     try:
         inode = namespace_of(process, "pid")
@@ -123,15 +128,16 @@ def _namespace(process: str) -> int | None:
         raise
     except PermissionError:
         return _HIDDEN
-    except OSError:  # it ended
+    except OSError:  # the process has ended
         return None
     return inode & (1 << _INODE_BITS) - 1
 
 
 def _start_ticks(pid: int) -> int | None:
-    """The process's start time as an owner word holds it; None: it has ended, or is hidden.
+    """The start time as in an owner word, None if the process has ended or is hidden.
 
-    Raises TimeoutError if the process exists but blocks the read.
+    Raises:
+        TimeoutError: the process exists but blocks the read.
     """
     try:
         stat = read_proc_text(pid, "stat")
@@ -139,8 +145,8 @@ def _start_ticks(pid: int) -> int | None:
         raise
     except OSError:
         return None
-    fields = stat.rpartition(")")[2].split()  # from the third on: state, parent, …
-    # Its first thread may have ended while others live on and hold what they were granted.
+    fields = stat.rpartition(")")[2].split()  # fields from the third one: state, parent, …
+    # The main thread may have ended while other threads live and use what was granted to them.
     if fields[0] in {"Z", "X"} and int(fields[17]) <= 1:
         return None
     return int(fields[19]) & (1 << _START_BITS) - 1
@@ -152,9 +158,9 @@ def _keep(pid: int, before: Mapping[int, Identity], found: dict[Identity, int]) 
 
 
 def _namespaced(own: int | None, before: Mapping[int, Identity]) -> dict[Identity, int] | None:
-    """Live processes of other namespaces and their pids here. None: some cannot be inspected.
+    """Live processes in other namespaces, with their pids here; None if some are hidden.
 
-    `before`: the identities found last, for processes that block the read of their start time.
+    `before`: the identities found last, for processes that block the reading of their start time.
     """
     found: dict[Identity, int] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208
@@ -169,7 +175,7 @@ def _namespaced(own: int | None, before: Mapping[int, Identity]) -> dict[Identit
             status = read_proc_text(entry, "status")
         except PermissionError:
             return None
-        except OSError:  # it ended
+        except OSError:  # the process has ended
             continue
         inner = [line for line in status.splitlines() if line.startswith("NSpid:")]
         try:

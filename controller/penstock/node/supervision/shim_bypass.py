@@ -1,7 +1,7 @@
-"""Detects use of a device that bypasses a tenant's shim: a lost preload, or direct driver calls.
+"""Detection of device use that bypasses a tenant's shim, by a lost preload or direct driver calls.
 
-It compares the device's own figures with what was charged. It only reports, in the tenant's events
-and in `penstock ps`; enforcement is elsewhere.
+It compares the device's own figures with what was charged. It only reports its finding, in the
+tenant's events and in `penstock ps`; it does not enforce.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from penstock.devices import DeviceProcess
     from penstock_shim.pages import UsageSnapshot
 
-FILE = "uncharged"  # in the tenant's directory while the finding holds: the text for the user
-CONFIRM_NS = 1_000_000_000  # two sources are never read at the same moment
+FILE = "uncharged"  # in the tenant's directory, while there is a finding; contains its text
+CONFIRM_NS = 1_000_000_000  # because two sources are never read at the same moment
 WINDOW_NS = 4_000_000_000
 SLACK_BYTES = 64 << 20
 SLACK_PERMILLE = 50
 _ADVICE = "keep LD_PRELOAD and PENSTOCK_* in its environment, or see SECURITY.md"
-# For a process that has the shim, the figures alone do not show which of the two it is.
+# If the process has the shim, the figures alone do not show which of two causes applies.
 _EITHER = (
     "either a program bypasses the shim (SECURITY.md lists how that happens by accident), or "
     "Penstock charged its calls too little; if the program does nothing on that list, please "
@@ -38,9 +38,9 @@ _EITHER = (
 
 
 def belongs(pid: int, directory: Path, supervisor: int) -> bool:
-    """Whether `pid` runs under the tenant, by its own environment or that of an ancestor.
+    """Whether `pid` belongs to the tenant, by its own environment or that of an ancestor.
 
-    A program with a fresh environment is recognised by its ancestors, as long as they live.
+    A program with a cleared environment is recognised by its ancestors while they are alive.
     """
     for _ in range(64):
         if pid <= 1:
@@ -52,17 +52,17 @@ def belongs(pid: int, directory: Path, supervisor: int) -> bool:
 
 
 def _parent(pid: int) -> int:
-    """The parent's pid; 0 if the process has ended."""
+    """The parent's pid, 0 if the process has ended."""
     return int(_status(pid, "PPid", "0").split()[0])
 
 
 def _inner_pid(pid: int) -> int:
-    """The process's pid in its own pid namespace, with which it claims its slot."""
+    """The process's pid in its own pid namespace, which is the pid in its slot."""
     return int(_status(pid, "NSpid", str(pid)).split()[-1])
 
 
 def _status(pid: int, name: str, default: str) -> str:
-    """A field of /proc/PID/status; reading it never waits for a lock that the process holds."""
+    """A field of /proc/PID/status, whose reading never waits for a lock held by the process."""
     try:
         status = read_proc_text(pid, "status")
     except OSError:
@@ -80,13 +80,13 @@ class _Sample:
 
 @dataclass
 class Watch:
-    """Watches one tenant on one device. `look` is called about once a second."""
+    """Watches one tenant on one device. `check` is called about once a second."""
 
     since_ns: int | None = None  # when excess memory, or a process without a slot, was first seen
     samples: deque[_Sample] = field(default_factory=deque)
-    done: dict[int, tuple[int, int]] = field(default_factory=dict)  # slot: done, since
+    done: dict[int, tuple[int, int]] = field(default_factory=dict)  # by slot: done, and since when
 
-    def look(
+    def check(
         self,
         now_ns: int,
         usage: UsageSnapshot,
@@ -97,16 +97,16 @@ class Watch:
         context_bytes: int,
         allowed_permille: int,
     ) -> str | None:
-        """The tenant's unaccounted use, as a sentence; None: none, or not confirmed.
+        """The tenant's unaccounted use, as a sentence; None if there is none or it is unconfirmed.
 
         Args:
-            now_ns: CLOCK_MONOTONIC.
+            now_ns: The time, CLOCK_MONOTONIC.
             usage: The tenant's usage page.
             index: The device's index in the grant.
-            own: The tenant's processes as the device reports them, ended ones too.
+            own: The tenant's processes as the device reports them, including ended ones.
             charged_bytes: The most that was charged at about the time of `own`.
-            context_bytes: Memory of one process's context.
-            allowed_permille: Share of the device's time that the tenant may use now.
+            context_bytes: The memory of one process's context.
+            allowed_permille: The share of the device's time that the tenant may use now.
         """
         alive = [process for process in own if process.alive]
         strangers = _without_slot(alive, usage)
@@ -129,14 +129,14 @@ class Watch:
         allowed_permille: int,
     ) -> str | None:
         if not own or any(process.busy_ns is None for process in own):
-            return None  # real devices report recent utilisation only: there is no total to compare
+            return None  # real devices report no totals, only recent utilisation
         sample = _Sample(
             max(process.at_ns for process in own),
             sum(process.busy_ns or 0 for process in own),
             usage.devices[index].spent_ns,
         )
         if self.samples and sample.busy_ns < self.samples[-1].busy_ns:
-            self.samples.clear()  # the device no longer counts a process that ended
+            self.samples.clear()  # the device no longer counts a process that has ended
         self.samples.append(sample)
         while len(self.samples) > 2 and sample.at_ns - self.samples[1].at_ns >= WINDOW_NS:
             self.samples.popleft()
@@ -151,13 +151,14 @@ class Watch:
         if used <= allowed_permille + SLACK_PERMILLE or sure <= charged + SLACK_PERMILLE:
             return None
         return (
-            f"the device worked {format_cores(used)} percent of its time for this tenant, "
-            f"{format_cores(max(0, charged))} were charged and {format_cores(allowed_permille)} "
-            f"granted ({_pids(p for p in own if p.alive)}): {_EITHER}"
+            f"this tenant used {format_cores(used)} percent of the device's time, but only "
+            f"{format_cores(max(0, charged))} percent were charged and "
+            f"{format_cores(allowed_permille)} percent are granted "
+            f"({_pids(p for p in own if p.alive)}): {_EITHER}"
         )
 
     def _pending_ns(self, now_ns: int, usage: UsageSnapshot, index: int) -> int:
-        """How long the work in flight, which is charged when it ends, may have run."""
+        """How long the unfinished work, which is charged when it ends, may have been running."""
         pending_ns = 0
         done = {}
         for slot in usage.slots:
@@ -176,7 +177,7 @@ def _without_slot(alive: Iterable[DeviceProcess], usage: UsageSnapshot) -> list[
     return [
         process
         for process in alive
-        # After cuInit alone there is neither a slot nor anything to charge.
+        # After cuInit alone, a process has no slot, and there is nothing to charge.
         if (process.memory_bytes != 0 or process.busy_ns)
         and process.pid not in pids
         and _inner_pid(process.pid) not in pids
@@ -201,8 +202,8 @@ def _of_memory(
     if sum(amounts) <= charged_bytes + len(alive) * context_bytes + SLACK_BYTES:
         return None
     return (
-        f"the device holds {human_memory(sum(amounts))} for this tenant and "
-        f"{human_memory(charged_bytes)} are charged ({_pids(alive)}): {_EITHER}"
+        f"the device reports {human_memory(sum(amounts))} for this tenant, but only "
+        f"{human_memory(charged_bytes)} is charged ({_pids(alive)}): {_EITHER}"
     )
 
 
@@ -215,12 +216,12 @@ def _pids(processes: Iterable[DeviceProcess]) -> str:
 def own_processes(
     seen: Iterable[DeviceProcess], tenant: str, is_member: Callable[[int], bool]
 ) -> list[DeviceProcess]:
-    """The device's processes that belong to the tenant, by its tag or by `is_member`."""
+    """The device's processes that belong to the tenant, by their tag or by `is_member`."""
     return [p for p in seen if p.tag == tenant or (p.alive and is_member(p.pid))]
 
 
 def write_finding(directory: Path, found: str | None) -> None:
-    """Writes the finding for `penstock ps`, or removes it (None). On a full disk it is lost."""
+    """Writes the finding for `penstock ps`, or removes it if None. A full disk loses it."""
     file = directory / FILE
     aside = directory / f".{FILE}.{os.getpid()}"
     try:
@@ -234,7 +235,7 @@ def write_finding(directory: Path, found: str | None) -> None:
 
 
 def read_finding(directory: Path) -> str | None:
-    """The supervisor's present finding; None: nothing."""
+    """The supervisor's current finding, None if there is none."""
     try:
         text = read_record(directory / FILE, errors="replace")[:2000]
     except OSError:

@@ -1,7 +1,7 @@
-"""The supervisor of one tenant; it runs about ten times a second while the tenant has processes.
+"""Supervisor of one tenant, which runs about ten times a second while the tenant has processes.
 
-It renews the heartbeat, reaps slots of dead processes, publishes how many tenants share the
-devices, computes the elastic allowance, and records refusals. It decides for its own tenant only.
+It renews the heartbeat, reaps the slots of dead processes, publishes how many tenants share the
+devices, computes the elastic allowance, and records refusals. It acts only on its own tenant.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 PERIOD_S = 0.1
 PAGE_PERIOD_NS = 10_000_000_000
-# How soon an idle tenant's page shows a change in the number of tenants at work.
+# How soon an idle tenant's page shows that the number of working tenants has changed.
 IDLE_PERIOD_NS = 1_000_000_000
 DEVICE_PERIOD_NS = 1_000_000_000  # how often the device's own figures are read
 
 
 class Held(Protocol):
-    """A reduction of a tenant's limits below its grant, such as throttling."""
+    """A temporary reduction of a tenant's limits below its grant, such as throttling."""
 
     def applied(self, limits: Limits) -> Limits:
-        """The limits with the reduction applied."""
+        """Applies the reduction to limits, and returns the result."""
 
 
 class Supervisor:
-    """Supervises one tenant. `tick` does one iteration; `close` releases the pages."""
+    """Supervises one tenant. `tick` runs one iteration; `close` releases the pages."""
 
     def __init__(
         self,
@@ -51,53 +51,57 @@ class Supervisor:
         adopted: bool = False,
         reap_period_ns: int = 0,
     ) -> None:
-        """Raises `PageError` if the quota page is unusable. A usage page may be repaired later.
+        """Opens the quota page. The usage page may be unusable now, and repaired later.
 
         Args:
             tenant: The tenant to supervise.
-            tenant_table: The table of all tenants, with this one and its co-tenants.
-            source: Reports the device's own figures; None: they are not compared.
-            adopted: It was supervised before, so its earlier refusals are on record.
-            reap_period_ns: How often to look for dead processes in other pid namespaces; the tenant
-                table reports those in this one. 0: in every iteration.
+            tenant_table: The table of all tenants, including this one and its co-tenants.
+            source: Reports the device's own figures; None if they are not to be compared.
+            adopted: Whether the tenant was supervised before, so that its earlier refusals are
+            recorded.
+            reap_period_ns: How often to look for dead processes in other pid namespaces, 0 for
+                every iteration. The tenant table reports the dead processes in this one.
+
+        Raises:
+            PageError: the quota page is unusable.
         """
         self._reap_period_ns = reap_period_ns
         self._reaped_ns = 0
         self.tenant = tenant
         self._source = source
         self._watches: dict[str, Watch] = {}  # by device UUID
-        self._looked_at_ns = 0
-        self.finding: str | None = None  # its unaccounted use
+        self._compared_ns = 0
+        self.finding: str | None = None  # the tenant's unaccounted use
         self._tenant_table = tenant_table
         self._quota = QuotaWriter.open(tenant.quota_page)
         self._usage: UsagePage | None = None
-        self.usage: UsageSnapshot | None = None  # as of the last iteration …
+        self.usage: UsageSnapshot | None = None  # from the last iteration …
         self.page_problem: str | None = None  # … or why it cannot be read
-        self.limits: Limits | None = None  # as this supervisor last wrote them
-        self.held: Held | None = None  # the reduction below the grant, for now
+        self.limits: Limits | None = None  # as last written by this supervisor
+        self.held: Held | None = None  # the reduction below the grant now in force
         self._published: object = None
         self._published_ns = 0
-        self._shares: list[Shared] = []  # as they were published
-        self._changes = -1  # of the tenant table; `_shares` is current up to this count
-        self._held: Held | None = None  # as it was published
-        self._looked_after_ns = 0
-        self._due_ns = 0  # when an iteration is due in any case
-        self._kept: CoTenant | None = None  # the entry that renews the heartbeat
+        self._shares: list[Shared] = []  # as last published
+        self._changes = -1  # `changes` of the tenant table that `_shares` reflects
+        self._held: Held | None = None  # as last published
+        self._supervised_ns = 0
+        self._due_ns = 0  # when an iteration is due even without changes
+        self._kept: CoTenant | None = None  # the table entry that renews the heartbeat
         self._refusals: dict[str, int] | None = None if adopted else {}
         self._asked_changes = 0
-        self._asked: dict[str, int] = {}  # refused names, how often
+        self._asked: dict[str, int] = {}  # how often each function was refused
         self._damaged = False
 
     def tick(self) -> None:
-        """One iteration for a tenant that is supervised alone; samples its co-tenants too."""
+        """Runs one iteration for a tenant supervised on its own; also samples its co-tenants."""
         now_ns = time.monotonic_ns()
-        self._tenant_table.look(now_ns)
-        self.look_after(now_ns)
+        self._tenant_table.sample(now_ns)
+        self.supervise(now_ns)
 
-    def look_after(self, now_ns: int) -> None:
-        """One iteration, after `TenantTable.look`.
+    def supervise(self, now_ns: int) -> None:
+        """Runs one iteration, after `TenantTable.sample`.
 
-        A damaged usage page is recorded once and never stops the tenant.
+        A damaged usage page is recorded once, and never stops the tenant.
         """
         me = self._tenant_table.of(self.tenant.directory)
         if me is None:
@@ -105,10 +109,10 @@ class Supervisor:
         if self._kept is not me:
             self._quota.heartbeat()
             self._kept = me
-            me.beat(self._quota)
+            me.renew_heartbeat(self._quota)
         if not self._is_due(me, now_ns):
             return
-        self._looked_after_ns, self._held = now_ns, self.held
+        self._supervised_ns, self._held = now_ns, self.held
         self.newest()
         if self.page_problem is not None:
             self._damage(self.page_problem)
@@ -119,19 +123,22 @@ class Supervisor:
         if self.usage is not None:
             self._record_refusals(me.grant, self.usage)
         self._publish(me, me.grant, now_ns)
-        if self._source is not None and now_ns - self._looked_at_ns >= DEVICE_PERIOD_NS:
-            self._looked_at_ns = now_ns
+        if self._source is not None and now_ns - self._compared_ns >= DEVICE_PERIOD_NS:
+            self._compared_ns = now_ns
             self._compare(me.grant)
-        apart = self.usage and any(
+        is_namespaced = self.usage and any(
             self._tenant_table.namespaced.watches(s) for s in self.usage.slots
         )
-        period_ns = self._reap_period_ns if apart or not self._reap_period_ns else PAGE_PERIOD_NS
+        period_ns = (
+            self._reap_period_ns if is_namespaced or not self._reap_period_ns else PAGE_PERIOD_NS
+        )
         self._due_ns = now_ns + (min(period_ns, DEVICE_PERIOD_NS) if self._source else period_ns)
 
     def newest(self) -> UsageSnapshot | None:
-        """The usage page as of the last iteration, also in `usage`.
+        """The usage page as of the last iteration, which is also stored in `usage`.
 
-        If it has become unreadable, the last good snapshot; `page_problem` says why.
+        If the page has become unreadable, it is the last good snapshot, and `page_problem` has the
+        reason.
         """
         me = self._tenant_table.of(self.tenant.directory)
         if me is not None:
@@ -139,7 +146,7 @@ class Supervisor:
         return self.usage
 
     def _is_due(self, me: CoTenant, now_ns: int) -> bool:
-        if me.stirred or now_ns >= self._due_ns or self.held != self._held:
+        if me.has_changed or now_ns >= self._due_ns or self.held != self._held:
             return True
         changes = self._tenant_table.changes
         if me.grant is None or changes == self._changes:
@@ -147,19 +154,19 @@ class Supervisor:
         if all(map(operator.is_, self._shares, self._shares_of(me.grant))):
             self._changes = changes
             return False
-        return me.part.active or now_ns - self._looked_after_ns >= IDLE_PERIOD_NS
+        return me.part.active or now_ns - self._supervised_ns >= IDLE_PERIOD_NS
 
     def _shares_of(self, grant: Grant) -> list[Shared]:
         return [self._tenant_table.shared(grant.machine, d.uuid) for d in grant.devices]
 
     def close(self) -> None:
-        """Releases the pages; they stay as they are."""
+        """Releases the pages, which stay as they are."""
         self._tenant_table.close_quota(self._quota)
         if self._usage is not None:
             self._usage.close()
 
     def _reap(self, me: CoTenant, usage: UsageSnapshot, now_ns: int) -> None:
-        """Reclaims what dead processes hold."""
+        """Reclaims the resources held by dead processes."""
         due = bool(usage.slots) and now_ns - self._reaped_ns >= self._reap_period_ns
         if not due and not me.part.gone:
             return
@@ -174,7 +181,7 @@ class Supervisor:
             self._damage(str(error))
 
     def _page(self) -> UsagePage:
-        """The usage page, opened at first use; its user can prevent that. Raises PageError."""
+        """The usage page, opened at first use. Raises `PageError` if its user prevents that."""
         if self._usage is None:
             self._usage = UsagePage.open(self.tenant.usage_page)
         return self._usage
@@ -210,7 +217,7 @@ class Supervisor:
             self._record_refused_names()
 
     def _record_refused_names(self) -> None:
-        """Records driver functions that a program requested and the shim refused as "not found"."""
+        """Records the driver functions that a program requested and the shim refused."""
         try:
             names = self._page().asked().names
         except PageError as error:
@@ -224,13 +231,13 @@ class Supervisor:
                     "function-refused",
                     function=one.name,
                     count=one.requests - before,
-                    reason="it may take memory or device time and this release does not know it; "
-                    "a newer release may, and a policy may say allowUnknown",
+                    reason="it may take memory or device time, and this release does not know it; "
+                    "use a newer release that does, or a policy with allowUnknown",
                 )
                 self._asked[one.name] = one.requests
 
     def _compare(self, grant: Grant) -> None:
-        """Compares the device's own figures of this tenant with what was charged."""
+        """Compares the device's own figures for this tenant with what was charged."""
         if self._source is None:
             return
         try:
@@ -250,12 +257,12 @@ class Supervisor:
                 self.tenant.name,
                 lambda pid: belongs(pid, directory, supervisor),
             )
-            found = self._watches.setdefault(device.uuid, Watch()).look(
+            found = self._watches.setdefault(device.uuid, Watch()).check(
                 time.monotonic_ns(),
                 usage,
                 index,
                 own,
-                # A charge precedes an allocation, and follows a release.
+                # A charge precedes its allocation, and is reversed after the memory is released.
                 charged_bytes=max(
                     before.devices[index].total_bytes, usage.devices[index].total_bytes
                 ),
@@ -272,7 +279,7 @@ class Supervisor:
         self.finding = finding
 
     def _publish(self, me: CoTenant, grant: Grant, now_ns: int) -> None:
-        """Writes the grant, the sharers and the allowances into the page when they have changed."""
+        """Writes grant, sharers and allowances into the page if they have changed."""
         shares = self._shares_of(grant)
         name = self.tenant.name
         wanted = (
@@ -280,16 +287,17 @@ class Supervisor:
             [(one.sharers, one.busy_sharers, one.allowances.get(name)) for one in shares],
             self.held,
         )
-        # Another process may have written to the page, so it is checked now and then anyway.
+        # Another process may have written to the page, so it is checked periodically, even without
+        # changes.
         self._shares = shares
         if wanted == self._published and now_ns - self._published_ns < PAGE_PERIOD_NS:
             return
 
         def edit(limits: Limits) -> Limits:
-            # An order writes the grant, then the page. Read under the page's lock, the grant is
-            # never older than the page: an order is never undone here, and is completed if the
-            # process that carried it out was killed half-way.
-            with contextlib.suppress(OSError, PenstockError):  # lost or damaged: use the last one
+            # An order writes the grant, then the page. The grant is read here under the page's
+            # lock, so it is never older than the page. An order is therefore never undone here, and
+            # is completed if the process that carried it out was killed half-way.
+            with contextlib.suppress(OSError, PenstockError):  # lost or damaged: use the last grant
                 me.refresh()
             grant = me.grant
             if grant is None:
@@ -299,7 +307,11 @@ class Supervisor:
                 for limit, device in zip(limits.devices, grant.devices, strict=True)
             )
             whole = dataclasses.replace(
-                limits, devices=shares, mode=grant.mode, suspended=grant.suspended
+                limits,
+                devices=shares,
+                mode=grant.mode,
+                suspended=grant.suspended,
+                released=grant.memory != "device",
             )
             return self.held.applied(whole) if self.held else whole
 
@@ -310,10 +322,11 @@ class Supervisor:
         self._published, self._published_ns = wanted, now_ns
 
     def _shared(self, limit: DeviceLimit, device: DeviceGrant, machine: str | None) -> DeviceLimit:
-        shared = self._tenant_table.shared(machine, limit.uuid)
+        shared = self._tenant_table.shared(machine, device.uuid)
         allowance = shared.allowances.get(self.tenant.name, device.cores_permille)
         return dataclasses.replace(
             limit,
+            uuid=device.uuid,
             memory_bytes=device.memory_bytes,
             cores_permille=device.cores_permille,
             sharers=shared.sharers,

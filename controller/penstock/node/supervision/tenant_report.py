@@ -1,4 +1,4 @@
-"""Tenant report (`penstock ps`): use by the shim, by the device itself, and the quota."""
+"""Tenant report (`penstock ps`): usage according to shim and device, and the quota."""
 
 from __future__ import annotations
 
@@ -28,45 +28,48 @@ if TYPE_CHECKING:
 
     from penstock.node.tenants.grant import DeviceGrant, Grant
     from penstock.node.tenants.state import State
+    from penstock_shim.pages import DeviceUsage
 
 NOT_KNOWN = "unknown"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One tenant on one device. None: not known."""
+    """One tenant on one device. None means that a value is unknown."""
 
     tenant: str
     user: str
     command: tuple[str, ...]
     mode: str
-    device_index: int | None  # None, with empty names: the grant cannot be read
+    device_index: int | None  # None, with empty names, if the grant cannot be read
     device_uuid: str
     device_name: str
     simulated: bool
-    memory_used_bytes: int | None  # by the shim's ledger
+    memory_used_bytes: int | None  # according to the shim's ledger
     memory_peak_bytes: int | None
     memory_quota_bytes: int | None
-    cores_used_permille: int | None  # by the shim's measurement, over about a second
+    cores_used_permille: int | None  # as measured by the shim over about a second
     cores_quota_permille: int | None
-    allowance_permille: int | None  # what an elastic tenant may use right now
+    allowance_permille: int | None  # an elastic tenant's share right now
     refusals: int | None
     waits: int | None
-    processes: tuple[tuple[int, str], ...] | None  # pid and name of those that hold a slot
+    processes: tuple[tuple[int, str], ...] | None  # pid and name of each process that holds a slot
     members: tuple[int, ...] | None  # all processes of the tenant
     device_memory_bytes: int | None  # as the device itself measures it
     device_cores_permille: int | None
     supervised: bool
     problem: str | None = None
-    told_processes: int | None = None  # how many hold a slot, if `processes` is not known
+    told_processes: int | None = None  # number of processes with a slot, if `processes` is unknown
+    suspension: str = ""  # "launches", "releasing", "released", "restoring"; empty if it runs
+    host_memory_bytes: int = 0  # of its device memory, all devices together
 
     @property
     def process_count(self) -> int | None:
-        """How many processes hold a slot."""
+        """The number of processes that hold a slot."""
         return self.told_processes if self.processes is None else len(self.processes)
 
     def as_dict(self) -> dict[str, object]:
-        """Base units and plain values, for JSON and YAML."""
+        """The row in base units and plain values, for JSON and YAML."""
         return {
             "tenant": self.tenant,
             "user": self.user,
@@ -99,7 +102,16 @@ class Row:
             "members": None if self.members is None else list(self.members),
             "supervised": self.supervised,
             "problem": self.problem,
+            "suspension": self.suspension,
+            "host_memory_bytes": self.host_memory_bytes,
         }
+
+
+def _charged(grant: Grant, figures: DeviceUsage | None) -> int | None:
+    """The charged memory: none while it is released, although the page keeps the charges."""
+    if figures is None:
+        return None
+    return figures.total_bytes if grant.holds_devices else 0
 
 
 def _percent(permille: int | None) -> float | None:
@@ -108,10 +120,10 @@ def _percent(permille: int | None) -> float | None:
 
 @dataclass
 class _Meter:
-    """Cumulative figures of one tenant on one device, from which recent use is computed."""
+    """Cumulative figures of a tenant on a device, from which its recent use is computed."""
 
     use: RecentUse = field(default_factory=RecentUse)
-    seen: tuple[int, int] | None = None  # at_ns, busy_ns by the device's record
+    seen: tuple[int, int] | None = None  # at_ns and busy_ns, as last reported by the device
     device_permille: int | None = None
 
     def device_busy(self, at_ns: int, busy_ns: int) -> None:
@@ -131,7 +143,7 @@ class Reporter:
         self._meters: dict[tuple[str, str], _Meter] = {}
 
     def rows(self) -> list[Row]:
-        """One row for each tenant and device, by tenant name."""
+        """One row for each tenant and device, ordered by tenant name."""
         tenants = tenants_of(self._state)
         found = environments(TENANT_VARIABLE) if tenants else {}
         rows = []
@@ -141,7 +153,7 @@ class Reporter:
             try:
                 rows += self._rows_of(tenant, members, seen)
             except (PenstockError, OSError) as error:
-                if tenant.directory.exists():  # else it has ended meanwhile
+                if tenant.directory.exists():  # otherwise the tenant has ended meanwhile
                     rows.append(_damaged(tenant, members, str(error)))
         return rows
 
@@ -183,7 +195,7 @@ class Reporter:
                     device_uuid=share.uuid,
                     device_name=share.name,
                     simulated=grant.machine is not None,
-                    memory_used_bytes=figures.total_bytes if figures else None,
+                    memory_used_bytes=_charged(grant, figures),
                     memory_peak_bytes=figures.peak_bytes if figures else None,
                     memory_quota_bytes=share.memory_bytes,
                     cores_used_permille=meter.use.permille if usage else None,
@@ -197,6 +209,8 @@ class Reporter:
                     device_cores_permille=cores,
                     supervised=supervised,
                     problem=problem,
+                    suspension=grant.suspension,
+                    host_memory_bytes=grant.host_bytes,
                 )
             )
         return rows
@@ -220,7 +234,7 @@ class Reporter:
         return seen[key]
 
     def _source(self, machine: str | None) -> DeviceBackend | None:
-        """The devices of `machine`; None if they can no longer be queried."""
+        """The devices of `machine`, None if they can no longer be queried."""
         if machine not in self._sources:
             try:
                 source = open_machine(Path(machine)) if machine else open_devices()
@@ -231,7 +245,7 @@ class Reporter:
 
 
 def _damaged(tenant: Tenant, members: tuple[int, ...], problem: str) -> Row:
-    """The row of a tenant whose grant cannot be read: its name and its processes."""
+    """The row of a tenant whose grant is unreadable, with only its name and processes."""
     try:
         usage = read_usage(tenant.usage_page)
     except PageError:
@@ -265,7 +279,7 @@ def _damaged(tenant: Tenant, members: tuple[int, ...], problem: str) -> Row:
 def _slots(
     usage: UsageSnapshot | None, hosts: Mapping[int, int] = MappingProxyType({})
 ) -> tuple[tuple[int, str], ...]:
-    """Pid and name of each slot's process, by host pid where `hosts` (by slot) has it."""
+    """Pid and name of each slot's process, with the host pid if `hosts` has one for the slot."""
     if usage is None:
         return ()
     return tuple((hosts.get(slot.slot, slot.pid), slot.command) for slot in usage.slots)
@@ -274,7 +288,7 @@ def _slots(
 def _measured(
     meter: _Meter, tenant: str, members: tuple[int, ...], processes: list[DeviceProcess] | None
 ) -> tuple[int | None, int | None]:
-    """Memory and recent cores of a tenant as the device itself measures them."""
+    """A tenant's memory and recent cores as the device itself measures them."""
     if processes is None:
         return None, None
     own = [p for p in processes if (p.tag == tenant if p.tag is not None else p.pid in members)]

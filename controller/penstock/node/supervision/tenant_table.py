@@ -1,8 +1,8 @@
-"""The tenant table: grants and recent use of all tenants in a state directory, sampled together.
+"""Tenant table: grants and recent use of all tenants in a state directory, sampled together.
 
 A supervisor needs the figures of its tenant's co-tenants to compute the elastic allowance. The
-agent supervises all tenants and samples them once for all. Most tenants are idle most of the time
-and cost next to nothing in an iteration: they share one native sample, and no more.
+agent supervises all tenants, and samples them together. Most tenants are idle most of the time, and
+an idle tenant costs almost nothing in an iteration, because one native sample covers all tenants.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock_shim.pages import PageError, UsagePage, UsageSnapshot
 from penstock_shim.survey import Part, Survey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from penstock.node.tenants.grant import DeviceGrant
@@ -32,55 +32,57 @@ if TYPE_CHECKING:
     from penstock_shim.pages import QuotaWriter
     from penstock_shim.recent import RecentUse
 
-Key = tuple["str | None", str]  # of a device: machine, UUID
-# How many grant files are checked for replacement in an iteration. Code in this process that
-# replaces one calls `TenantTable.granted`.
-GRANTS_A_ROUND = 25
+Key = tuple["str | None", str]  # identifies a device by machine and UUID
+# How many grant files are checked for replacement in each iteration. Code in this process that
+# replaces a grant file calls `TenantTable.granted`.
+GRANTS_PER_ITERATION = 25
 
 
 class CoTenant:
-    """A tenant as last seen. Files that have become unreadable keep their last value."""
+    """A tenant as last seen. The last value is kept if a file becomes unreadable."""
 
     def __init__(
         self, directory: Path, survey: Survey, renewed: Callable[[CoTenant], None]
     ) -> None:
-        """`renewed` is called when the grant has changed; the page must be reopened then."""
+        """`renewed` is called when the grant has changed, after which the page must be reopened."""
         self.directory = directory
-        self.stamp = (0, 0)  # of the grant's file
+        self.stamp = (0, 0)  # identifies the version of the grant's file
         self.grant: Grant | None = None
         self.use: dict[str, RecentUse] = {}  # by device UUID
-        self.usage: UsageSnapshot | None = None  # as it was read last
-        self.problem: str | None = None  # why its usage page cannot be read
-        self.stirred = True  # the last iteration found something that its supervisor acts on
+        self.usage: UsageSnapshot | None = None  # as last read
+        self.problem: str | None = None  # why the usage page cannot be read
+        self.has_changed = True  # whether the last iteration found work for its supervisor
         self.part = Part()
         self._survey = survey
         self._renewed = renewed
-        self._lock = threading.Lock()  # guards the page and what is read from it
+        self._lock = threading.Lock()  # guards the page and the values read from it
         self._page: UsagePage | None = None
-        self._inode = 0  # of the page
+        self._inode = 0  # inode of the page
         self._read_digest = 0
         survey.add(self.part)
 
     def refresh(self) -> bool:
-        """Reads the grant again if its file was replaced; returns whether it was.
+        """Reads the grant again if its file was replaced; returns whether it was replaced.
 
-        Raises OSError or `PenstockError`.
+        Raises:
+            OSError: the file cannot be read.
+            PenstockError: the grant in it is invalid.
         """
         stamp = _stamp(self.directory)
         if self.stamp == stamp:
             return False
-        self.take(read_grant(self.directory), stamp)
+        self.use_grant(read_grant(self.directory), stamp)
         return True
 
-    def take(self, grant: Grant, stamp: tuple[int, int]) -> None:
-        """Uses this grant from now on."""
+    def use_grant(self, grant: Grant, stamp: tuple[int, int]) -> None:
+        """Replaces the tenant's grant by this one."""
         self.grant, self.stamp = grant, stamp
         self.use = {device.uuid: self.part.use(index) for index, device in enumerate(grant.devices)}
-        self._let_go_of_page()  # the name may belong to another tenant by now
+        self._release_page()  # another tenant may have taken the name
         self._renewed(self)
 
     def open(self) -> bool:
-        """Opens its usage page if it is not open; False: it cannot be read."""
+        """Opens the usage page if it is not open; returns False if it cannot be read."""
         if self._page is not None:
             return True
         if self.grant is None:
@@ -94,19 +96,19 @@ class CoTenant:
             return False
         return True
 
-    def settle(self) -> bool:
-        """Handles what the last sample found; False: the page must be reopened."""
-        self.stirred = True
+    def use_sample(self) -> bool:
+        """Handles the result of the last sample; returns False if the page must be reopened."""
+        self.has_changed = True
         if self.part.notable:
             self.problem = None
             return True
         if self._page is not None:
-            self.newest()  # says what is wrong with it
-            self._let_go_of_page()  # damaged or truncated: there may be a new file by that name
+            self.newest()  # records what is wrong with the page
+            self._release_page()  # a new file may have replaced the damaged page
         return False
 
     def newest(self) -> UsageSnapshot | None:
-        """The usage page, at least as of the last iteration. Thread-safe."""
+        """The usage page, at least as recent as the last iteration. Thread-safe."""
         with self._lock:
             digest = self.part.digest
             if self._page is None or self.grant is None or digest == self._read_digest != 0:
@@ -116,19 +118,19 @@ class CoTenant:
                 self._read_digest = digest
             except PageError as error:
                 self.problem = str(error)
-                self.part.tell_again()  # the page may be readable again by then
+                self.part.tell_again()  # by then the page may be readable again
             return self.usage
 
-    def beat(self, quota: QuotaWriter) -> None:
+    def renew_heartbeat(self, quota: QuotaWriter) -> None:
         """Renews the heartbeat of `quota` in each iteration, until `TenantTable.close_quota`."""
         self._survey.beat(self.part, quota)
 
     def close(self) -> None:
         """Releases all pages."""
         self._survey.remove(self.part)
-        self._let_go_of_page()
+        self._release_page()
 
-    def _let_go_of_page(self) -> None:
+    def _release_page(self) -> None:
         with self._lock:
             self.part.watch(None)
             self._read_digest = 0
@@ -139,89 +141,88 @@ class CoTenant:
 
 @dataclass(frozen=True)
 class Shared:
-    """How one device is shared at one moment."""
+    """How one device is shared at a given moment."""
 
     sharers: int = 1
     busy_sharers: int = 0
-    allowances: dict[str, int] = field(default_factory=dict)  # permille by tenant at work
+    allowances: dict[str, int] = field(default_factory=dict)  # permille of each working tenant
 
 
 ALONE = Shared()
 
 
 class TenantTable:
-    """All tenants of `state`. `look` does one iteration."""
+    """All tenants of `state`. `sample` runs one iteration."""
 
     def __init__(self, state: State, namespaced: NamespacedProcesses | None = None) -> None:
         self._state = state
         self._survey = Survey()
-        self._neighbours: dict[Path, CoTenant] = {}
+        self._co_tenants: dict[Path, CoTenant] = {}
         self._by_part: dict[Part, CoTenant] = {}
-        self._stirred: list[CoTenant] = []  # as of the last sample
-        self._unread: set[CoTenant] = set()  # their grant or page must be opened
+        self._changed: list[CoTenant] = []  # tenants that changed in the last sample
+        self._unread: set[CoTenant] = set()  # tenants whose grant or page must be opened
         self._directories: Iterable[Path] | None = None
-        self._told: deque[tuple[Path, Grant | None]] = deque()
-        self._sharers: Counter[Key] | None = None  # None: must be counted again
+        self._announced: deque[tuple[Path, Grant | None]] = deque()
+        self._sharers: Counter[Key] | None = None  # None if they must be counted again
         self._shared: dict[Key, Shared] = {}
-        self._round = 0
+        self._iteration = 0
         self.concerned: set[Path] = set()
-        """Tenants whose supervisors have work after the last `look`; others may wait a second."""
+        """Tenants whose supervisors have work after the last `sample`; others may wait a second."""
         self.changes = 0
         """How often the sharing of any device has changed."""
         self.namespaced = namespaced or NamespacedProcesses()
-        """Detects dead processes in other pid namespaces; one for all tenants."""
+        """Detects dead processes in other pid namespaces, for all tenants."""
 
     def granted(self, directory: Path, grant: Grant | None) -> None:
-        """Notifies the table that a grant was just written or (None) that the tenant has ended.
+        """Notifies the table of a grant just written, or, if None, that the tenant has ended.
 
-        The next `look` applies it. Thread-safe.
+        The next `sample` applies the change. Thread-safe.
         """
-        self._told.append((directory, grant))
+        self._announced.append((directory, grant))
 
-    def look(self, now_ns: int, directories: tuple[Path, ...] | None = None) -> None:
+    def sample(self, now_ns: int, directories: tuple[Path, ...] | None = None) -> None:
         """Updates grants and recent use of all tenants, or of those in `directories`."""
-        self._round += 1
-        self._hear()
+        self._iteration += 1
+        self._apply_changes()
         self._follow(directories)
         self._refresh()
         self._unread = {one for one in self._unread if not one.open()}
         found = self._survey.look(now_ns)
-        for neighbour in self._stirred:
-            neighbour.stirred = False
-        self._stirred = [self._by_part[part] for part in found.stirred if part in self._by_part]
-        for neighbour in self._stirred:
-            if not neighbour.settle():
-                self._unread.add(neighbour)
+        for co_tenant in self._changed:
+            co_tenant.has_changed = False
+        self._changed = [self._by_part[part] for part in found.stirred if part in self._by_part]
+        for co_tenant in self._changed:
+            if not co_tenant.use_sample():
+                self._unread.add(co_tenant)
         at_work = [self._by_part[part] for part in found.active if part in self._by_part]
-        self.concerned = {one.directory for one in self._stirred} | self._share_out(at_work, now_ns)
+        self.concerned = {one.directory for one in self._changed} | self._update_sharing(
+            at_work, now_ns
+        )
 
     def of(self, directory: Path) -> CoTenant | None:
-        """The tenant of `directory`; None: it was not there in the last iteration."""
-        return self._neighbours.get(directory)
-
-    def __iter__(self) -> Iterator[CoTenant]:
-        return iter(list(self._neighbours.values()))
+        """The tenant of `directory`, None if the last iteration did not find it."""
+        return self._co_tenants.get(directory)
 
     def shared(self, machine: str | None, uuid: str) -> Shared:
         """How the device `uuid` of `machine` is shared, as of the last iteration.
 
-        Returns the same object as long as nothing changes.
+        Returns the same object until something changes.
         """
         return self._shared.get((machine, uuid), ALONE)
 
     def close_quota(self, quota: QuotaWriter) -> None:
-        """Closes a page whose heartbeat may be renewed here. Thread-safe."""
+        """Closes a quota page, whose heartbeat is then no longer renewed. Thread-safe."""
         self._survey.close_quota(quota)
 
     def close(self) -> None:
         """Releases all pages."""
-        for directory in list(self._neighbours):
+        for directory in list(self._co_tenants):
             self._drop(directory)
 
-    def _hear(self) -> None:
-        while self._told:
-            directory, grant = self._told.popleft()
-            known = self._neighbours.get(directory)
+    def _apply_changes(self) -> None:
+        while self._announced:
+            directory, grant = self._announced.popleft()
+            known = self._co_tenants.get(directory)
             if grant is None:
                 if known is not None:
                     self._drop(directory)
@@ -231,70 +232,70 @@ class TenantTable:
                 stamp = _stamp(directory)
             except OSError:
                 if not directory.is_dir():
-                    continue  # it has ended meanwhile
+                    continue  # the tenant has ended meanwhile
                 stamp = (0, 0)  # the file was lost, but the grant is known
             if known is None:
                 known = self._make(directory)
-            known.take(grant, stamp)
+            known.use_grant(grant, stamp)
 
     def _follow(self, directories: tuple[Path, ...] | None) -> None:
-        """Follows exactly these tenants from now on."""
+        """Follows exactly these tenants from now on; all tenants if None."""
         if directories is not None and directories is self._directories:
             return
         self._directories = directories
         if directories is None:
             directories = tuple(tenant.directory for tenant in tenants_of(self._state))
-        for gone in self._neighbours.keys() - set(directories):
+        for gone in self._co_tenants.keys() - set(directories):
             self._drop(gone)
         for directory in directories:
-            if directory not in self._neighbours:
+            if directory not in self._co_tenants:
                 self._make(directory)
 
     def _make(self, directory: Path) -> CoTenant:
         made = CoTenant(directory, self._survey, self._renew)
-        self._neighbours[directory] = self._by_part[made.part] = made
-        self._stirred.append(made)  # as it was constructed
+        self._co_tenants[directory] = self._by_part[made.part] = made
+        self._changed.append(made)  # `has_changed` of a new tenant is true
         self._unread.add(made)
         return made
 
-    def _renew(self, neighbour: CoTenant) -> None:
-        self._unread.add(neighbour)
+    def _renew(self, co_tenant: CoTenant) -> None:
+        self._unread.add(co_tenant)
         self._sharers = None
 
     def _drop(self, directory: Path) -> None:
-        gone = self._neighbours.pop(directory)
+        gone = self._co_tenants.pop(directory)
         gone.close()
         del self._by_part[gone.part]
         self._unread.discard(gone)
         self._sharers = None
 
     def _refresh(self) -> None:
-        """Reads missing grants at once, and checks some of the others in rotation."""
-        turns = max(1, len(self._neighbours) // GRANTS_A_ROUND)
-        everybody = list(self._neighbours.values())
-        unknown = [neighbour for neighbour in self._unread if neighbour.grant is None]
-        for neighbour in (*unknown, *everybody[self._round % turns :: turns]):
-            with contextlib.suppress(OSError, PenstockError):  # about to end
-                neighbour.refresh()
+        """Reads missing grants at once, and checks some of the other grants in rotation."""
+        parts = max(1, len(self._co_tenants) // GRANTS_PER_ITERATION)
+        everybody = list(self._co_tenants.values())
+        unknown = [co_tenant for co_tenant in self._unread if co_tenant.grant is None]
+        for co_tenant in (*unknown, *everybody[self._iteration % parts :: parts]):
+            with contextlib.suppress(OSError, PenstockError):  # the tenant is about to end
+                co_tenant.refresh()
 
-    def _share_out(self, active: Iterable[CoTenant], now_ns: int) -> set[Path]:
-        """Recomputes the sharing of devices; returns tenants at work where it has changed."""
+    def _update_sharing(self, active: Iterable[CoTenant], now_ns: int) -> set[Path]:
+        """Recomputes how devices are shared; returns the working tenants that this affects."""
         concerned: set[Path] = set()
         if self._sharers is None:
-            shares = (share for one in self._neighbours.values() for share in _shares(one))
+            shares = (share for one in self._co_tenants.values() for share in _shares(one))
             self._sharers = Counter(key for key, _ in shares)
             self._shared = {key: s for key, s in self._shared.items() if key in self._sharers}
         at_work: dict[Key, list[tuple[CoTenant, DeviceGrant]]] = {}
-        for neighbour in active:
-            for key, device in _shares(neighbour):
-                at_work.setdefault(key, []).append((neighbour, device))
+        for co_tenant in active:
+            for key, device in _shares(co_tenant):
+                at_work.setdefault(key, []).append((co_tenant, device))
         for key, sharers in self._sharers.items():
             members = at_work.get(key, [])
             found = _shared(sharers, members, key[1], now_ns)
             if found != self._shared.get(key):
                 self._shared[key] = found
                 self.changes += 1
-                concerned.update(neighbour.directory for neighbour, _ in members)
+                concerned.update(co_tenant.directory for co_tenant, _ in members)
         return concerned
 
 
@@ -303,23 +304,25 @@ def _stamp(directory: Path) -> tuple[int, int]:
     return found.st_ino, found.st_mtime_ns
 
 
-def _shares(neighbour: CoTenant) -> list[tuple[Key, DeviceGrant]]:
-    grant = neighbour.grant
-    return [((grant.machine, one.uuid), one) for one in grant.devices] if grant else []
+def _shares(co_tenant: CoTenant) -> list[tuple[Key, DeviceGrant]]:
+    grant = co_tenant.grant
+    if grant is None or not grant.holds_devices:
+        return []
+    return [((grant.machine, one.uuid), one) for one in grant.devices]
 
 
 def _shared(
     sharers: int, at_work: list[tuple[CoTenant, DeviceGrant]], uuid: str, now_ns: int
 ) -> Shared:
-    """The sharing of one device. An idle tenant needs nothing and changes nothing for others."""
+    """How one device is shared. An idle tenant needs nothing, and does not affect others."""
     demands = []
-    for neighbour, share in at_work:
-        use = neighbour.use[uuid]
+    for co_tenant, share in at_work:
+        use = co_tenant.use[uuid]
         demands.append(
             Demand(
-                tenant=neighbour.directory.name,
+                tenant=co_tenant.directory.name,
                 cores_permille=share.cores_permille,
-                elastic=neighbour.grant is not None and neighbour.grant.mode == "elastic",
+                elastic=co_tenant.grant is not None and co_tenant.grant.mode == "elastic",
                 used_permille=use.permille,
                 asking=use.is_asking(now_ns),
                 active=use.is_active(now_ns),

@@ -1,1 +1,1 @@
-"""A tenant on disk: directory, grant, pages, processes; and the state directory around it."""
+"""A tenant on disk (directory, grant, pages, processes), and the state directory around it."""

@@ -1,4 +1,4 @@
-"""Boot identity, and the clean-up of tenants that an earlier boot left behind."""
+"""Boot identity, and the removal of tenants that an earlier boot left behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @cache
 def boot_id() -> str:
-    """The kernel's boot id; empty where it cannot be read."""
+    """The kernel's boot id, empty if it cannot be read."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -31,17 +31,18 @@ def end_former_boot(state: State) -> list[str]:
     """Removes the tenants of an earlier boot; returns their names.
 
     A state directory usually lies on a file system that a reboot empties. On a disk it survives,
-    but its pids and CLOCK_MONOTONIC times (which gates wait for) are no longer valid. Simulated
-    devices are removed for the same reason.
+    but then its pids and its CLOCK_MONOTONIC times, which gates wait for, are no longer valid.
+    Simulated devices are removed for the same reason.
 
-    Raises `PenstockError` if the directory cannot be written.
+    Raises:
+        PenstockError: the state directory cannot be written.
     """
     mark = state.directory / "boot"
     with state.lock():
         try:
             marked = mark.read_text(encoding="utf-8")
         except FileNotFoundError:
-            marked = ""  # new, or made in this boot by a release that wrote no mark
+            marked = ""  # new, or created in this boot by a release without the mark
         ended: list[str] = []
         if marked == boot_id():
             return ended
@@ -61,6 +62,6 @@ def end_former_boot(state: State) -> list[str]:
             raise PenstockError(
                 f"cannot use the state directory {state.directory}",
                 f"{os.fspath(error.filename or mark)}: {error.strerror or error}",
-                "name another one with --state-dir or $PENSTOCK_STATE_DIR",
+                "name another directory with --state-dir or $PENSTOCK_STATE_DIR",
             ) from error
     return ended

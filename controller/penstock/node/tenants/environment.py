@@ -1,4 +1,4 @@
-"""Environment variables that make a program run as a tenant: the preload, devices, directory."""
+"""Environment variables that make a program run as a tenant: preload, devices and directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PRELOAD = "LD_PRELOAD"
 def tenant_variables(
     state: State, tenant: Tenant, grant: Grant, source: DeviceBackend
 ) -> dict[str, str]:
-    """The environment variables for a program of `tenant`. Raises `PenstockError`."""
+    """Variables for a program of `tenant`. Raises `PenstockError` if a path is unsuitable."""
     libraries = [_preloadable(state, paths.so_path()), _preloadable(state, paths.nvml_so_path())]
     return {
         **source.environment(tenant.name),
@@ -35,9 +35,9 @@ def tenant_variables(
 
 
 def program_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment with `variables` added.
+    """The current environment with `variables` added.
 
-    The user's own preloads come after the shim: the shim must be first in symbol lookup.
+    The user's own preloads come after the shim, which must be first in symbol lookup.
     """
     libraries = variables[_PRELOAD].split(":")
     own = os.environ.get(_PRELOAD, "").replace(":", " ").split()
@@ -46,7 +46,7 @@ def program_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _preloadable(state: State, library: Path) -> str:
-    """A path to `library` without blanks and colons, which LD_PRELOAD cannot hold."""
+    """A path to `library` without blanks and colons, which LD_PRELOAD cannot represent."""
     if not any(character in str(library) for character in " :\t"):
         return str(library)
     link = state.directory / library.name
@@ -54,7 +54,7 @@ def _preloadable(state: State, library: Path) -> str:
         raise PenstockError(
             f"cannot preload {library}",
             "LD_PRELOAD cannot hold a path with a blank or a colon",
-            "use a --state-dir without them",
+            "name a --state-dir whose path has neither",
         )
     aside = link.with_name(f".{link.name}.{os.getpid()}")
     aside.symlink_to(library)

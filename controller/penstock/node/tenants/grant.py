@@ -1,4 +1,4 @@
-"""grant.yaml: the persistent record of a tenant's grant: devices, quotas, policy and lifetime."""
+"""grant.yaml, the persistent record of a grant: devices, quotas, policy and lifetime."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.model import (
     parse_duration_ns,
     parse_memory,
 )
-from penstock.model.limits import DEFAULT_GRACE, DEFAULT_GRACE_NS, DEFAULT_STEP, STEPS, Mode, Step
+from penstock.model.terms import DEFAULT_GRACE, DEFAULT_STEP, MODES, STEPS, Terms
 from penstock.node.tenants.json_files import read_record
 
 if TYPE_CHECKING:
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 
 FILE = "grant.yaml"
 API_VERSION = "penstock.io/v1alpha1"
-# When a tenant ends: with its command and every process that the command left behind; with its
-# caller and the last of its processes; or when it is revoked.
+# When a tenant ends: once its command and all processes that the command left behind have ended;
+# once its caller and its last process have ended; or when it is revoked.
 Lifetime = Literal["command", "processes", "until-revoked"]
-# What reading a file of arbitrary content may raise, apart from the parser's own errors.
+# Where the device memory of a suspended tenant is: on its devices, on the way to the host, there,
+# or on the way back.
+Memory = Literal["device", "releasing", "released", "restoring"]
+# Errors that a malformed file may raise, apart from the parser's own errors.
 _MALFORMED = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 
 
@@ -45,34 +48,59 @@ class DeviceGrant:
 
 
 @dataclass(frozen=True)
-class Grant:
+class Grant(Terms):
     """Everything granted to one tenant."""
 
     tenant: str
-    mode: Mode
     devices: tuple[DeviceGrant, ...]
     command: tuple[str, ...]
     user: str
     created: str  # UTC, ISO 8601
-    policy: str | None = None  # "name (file:line)"
-    machine: str | None = None  # the simulated machine's file; None: real devices
+    machine: str | None = None  # the simulated machine's file; None for real devices
     oversubscribed: bool = False
-    allow_unknown: bool = False  # the shim forwards driver functions that it does not know
     record: bool = False  # the shim also counts functions that it only forwards
     uid: int | None = None  # the user whose processes may use it, if an agent granted it to a user
-    owner_uid: int | None = None  # the user whose limits it counts against, if not `uid`: the owner
-    # of a user namespace or of a subordinate uid
+    # The person whose limits the grant counts towards, if not `uid`: the owner of a user namespace
+    # or of a subordinate uid.
+    owner_uid: int | None = None
     lifetime: Lifetime = "command"
-    measured: Step = DEFAULT_STEP
-    grace_ns: int = DEFAULT_GRACE_NS
     labels: dict[str, str] = field(default_factory=dict)
-    suspended: bool = False  # by an order: launches wait
-    suspended_by: str = ""  # the administrator who suspended it (only an administrator may resume
-    # it); empty: its own user
-    request_id: str = ""  # the requester's idempotency key: a repeated request is no second grant
+    suspended: bool = False  # by an order; launches wait
+    # The administrator who suspended it, in which case only an administrator may resume it; empty
+    # if the tenant's own user did.
+    suspended_by: str = ""
+    memory: Memory = "device"
+    host_bytes: int = 0  # of device memory that is, or will be, in host memory
+    suspended_before: bool = False  # whether it stays suspended once its memory is back
+    # While it is restored on other devices: where its memory was, in the order of `devices`, and
+    # the processes ("pid/start") that have been moved from there.
+    former_devices: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+    # The usage page counts on when the tenant moves. Device time that was charged on each device,
+    # by UUID, as of the last move; and the page's time at that move, by index.
+    charged_ns: dict[str, int] = field(default_factory=dict)
+    moved_at_ns: tuple[int, ...] = ()
+    request_id: str = ""  # the requester's idempotency key, so that a repeated request grants once
+
+    @property
+    def holds_devices(self) -> bool:
+        """Whether its shares count on its devices: not while its memory is released."""
+        return self.memory != "released"
+
+    def spent_on_device_ns(self, index: int, spent_ns: int) -> int:
+        """The part of the page's device time at `index` that was spent on the device of now."""
+        before_ns = self.moved_at_ns[index] if self.moved_at_ns else 0
+        return self.charged_ns.get(self.devices[index].uuid, 0) + max(0, spent_ns - before_ns)
+
+    @property
+    def suspension(self) -> str:
+        """Its suspension by an order: "launches" or where its memory is; empty if it runs."""
+        if self.memory != "device":
+            return self.memory
+        return "launches" if self.suspended else ""
 
     def to_yaml(self) -> str:
-        """The file's text; quantities are exact."""
+        """The text of the file; its quantities are exact."""
         import yaml
 
         document = {
@@ -94,6 +122,13 @@ class Grant:
                 "labels": self.labels,
                 "suspended": self.suspended,
                 "suspendedBy": self.suspended_by,
+                "memory": self.memory,
+                "hostMemory": self.host_bytes,
+                "suspendedBefore": self.suspended_before,
+                "formerDevices": list(self.former_devices),
+                "moved": list(self.moved),
+                "chargedNs": self.charged_ns,
+                "movedAtNs": list(self.moved_at_ns),
                 "requestId": self.request_id,
                 "devices": [_device_to_plain(device) for device in self.devices],
             },
@@ -110,13 +145,13 @@ def read_grant(directory: Path) -> Grant:
         document = yaml.load(read_record(file), Loader=_loader())  # noqa: S506 - safe
         return _from_plain(document)
     except FileNotFoundError as error:
-        why = "grant.yaml was removed" if directory.exists() else "the tenant is gone"
+        why = "grant.yaml was removed" if directory.exists() else "the tenant has ended"
         raise PenstockError(
             f"no grant in {directory}", why, "see penstock ps", reason="not-now"
         ) from error
     except (OSError, yaml.YAMLError, *_MALFORMED) as error:
         raise PenstockError(
-            f"{file} cannot be used", _why(error), "end that tenant's processes",
+            f"{file} cannot be used", _why(error), "repair the file, or end the tenant's processes",
             reason="unavailable" if isinstance(error, OSError) else "not-now",
         ) from error  # fmt: skip
 
@@ -131,9 +166,10 @@ def _why(error: Exception) -> str:
 
 
 def write_grant(directory: Path, grant: Grant) -> None:
-    """Replaces grant.yaml atomically, also across a power loss.
+    """Replaces grant.yaml atomically; the replacement survives a power loss.
 
-    Raises OSError; the old file is intact then.
+    Raises:
+        OSError: the file cannot be written; the old file is intact.
     """
     file = directory / FILE
     aside = directory / f".{FILE}.{os.getpid()}"
@@ -147,7 +183,7 @@ def write_grant(directory: Path, grant: Grant) -> None:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
         raise
-    with contextlib.suppress(OSError):  # the grant is in force; only a power loss may undo it
+    with contextlib.suppress(OSError):  # the grant is in force; only a power loss could undo it
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -156,7 +192,7 @@ def write_grant(directory: Path, grant: Grant) -> None:
 
 
 def _loader() -> Any:  # noqa: ANN401 - one of two loader classes
-    """PyYAML's C parser where it is built in: `penstock ps` reads many grants."""
+    """PyYAML's C parser if it was built, because `penstock ps` reads many grants."""
     import yaml
 
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -186,14 +222,12 @@ def _from_plain(document: Any) -> Grant:  # noqa: ANN401 - parsed YAML
         or document.get("apiVersion") != API_VERSION
         or document.get("kind") != "Grant"
     ):
-        raise ValueError(f"it holds no Grant of {API_VERSION}")
+        raise ValueError(f"it does not contain a Grant of {API_VERSION}")
     metadata, spec = document["metadata"], document["spec"]
     exceed = spec.get("onExceed", {})
-    if spec["mode"] not in ("strict", "elastic"):
-        raise ValueError(f"mode {spec['mode']!r} is not strict or elastic")
     return Grant(
         tenant=str(metadata["name"]),
-        mode=spec["mode"],
+        mode=_word(spec["mode"], MODES),
         devices=tuple(
             DeviceGrant(
                 uuid=str(device["uuid"]),
@@ -224,6 +258,13 @@ def _from_plain(document: Any) -> Grant:  # noqa: ANN401 - parsed YAML
         labels={str(key): str(value) for key, value in spec.get("labels", {}).items()},
         suspended=bool(spec.get("suspended", False)),
         suspended_by=str(spec.get("suspendedBy", "")),
+        memory=_word(spec.get("memory", "device"), get_args(Memory)),
+        host_bytes=int(spec.get("hostMemory", 0)),
+        suspended_before=bool(spec.get("suspendedBefore", False)),
+        former_devices=tuple(map(str, spec.get("formerDevices", ()))),
+        moved=tuple(map(str, spec.get("moved", ()))),
+        charged_ns={str(uuid): int(ns) for uuid, ns in spec.get("chargedNs", {}).items()},
+        moved_at_ns=tuple(map(int, spec.get("movedAtNs", ()))),
         request_id=str(spec.get("requestId", "")),
     )
 

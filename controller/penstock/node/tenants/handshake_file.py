@@ -1,7 +1,7 @@
-"""processes.json: the processes of a tenant that completed the handshake, with their host pids.
+"""processes.json, a tenant's processes that have completed the handshake, with their host pids.
 
-The agent writes it; the next agent and `penstock ps` read it. A slot holds the pid that a process
-has in its own pid namespace, which in a container differs from the host pid.
+The agent writes the file; a restarted agent and `penstock ps` read it. A slot contains a process's
+pid in its own pid namespace, which differs from the host pid if the process runs in a container.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Handshake:
 
 
 def write_handshakes(directory: Path, known: Iterable[Handshake]) -> None:
-    """Replaces the record atomically. Raises OSError."""
+    """Replaces the record atomically. Raises OSError if it cannot be written."""
     document = {"boot": boot_id(), "processes": [asdict(one) for one in known]}
     aside = directory / f".{FILE}.{os.getpid()}"
     try:
@@ -51,7 +51,7 @@ def write_handshakes(directory: Path, known: Iterable[Handshake]) -> None:
 
 
 def read_handshakes(directory: Path) -> list[Handshake]:
-    """The handshakes recorded since boot; their processes may have ended since.
+    """The handshakes recorded since boot, even of processes that have ended since.
 
     Empty if there is no usable record.
     """
@@ -65,7 +65,7 @@ def read_handshakes(directory: Path) -> list[Handshake]:
 
 
 def host_pids(directory: Path, slots: Iterable[SlotUsage]) -> Mapping[int, int]:
-    """Host pids of the processes in `slots`, by slot; none for those without a handshake."""
+    """Host pids by slot, for the processes in `slots` that completed a handshake."""
     owners = {slot.owner: slot.slot for slot in slots}
     known = read_handshakes(directory) if owners else []
     return {owners[one.owner]: one.pid for one in known if one.owner in owners}

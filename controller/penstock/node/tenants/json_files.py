@@ -1,4 +1,4 @@
-"""Safe reads of small files in a tenant's directory: no pipes, no links, no huge files."""
+"""Safe reads of small files in a tenant's directory, which reject pipes, links and huge files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-MOST_BYTES = 4 << 20  # of a record; a larger file is rejected
+MOST_BYTES = 4 << 20  # size limit of a record
 
 
 def read_record(file: Path, *, errors: str = "strict") -> str:
-    """The text of `file`. Never waits for the other end of a pipe, never follows a link.
+    """The text of `file`. Never waits for a pipe's other end, and never follows a link.
 
-    Raises OSError (also if the file is not regular, or is too large) and UnicodeDecodeError.
+    Raises:
+        OSError: the file cannot be read, is not a regular file, or is too large.
+        UnicodeDecodeError: the file is not UTF-8.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
     descriptor = os.open(file, flags)
@@ -32,6 +34,6 @@ def read_record(file: Path, *, errors: str = "strict") -> str:
 
 
 def check_regular(descriptor: int, file: Path) -> None:
-    """Raises OSError unless the open `file` is a regular file."""
+    """Raises OSError if the open `file` is not a regular file."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", str(file))

@@ -1,8 +1,8 @@
-"""File locks that outlive no holder, not even a killed one that hangs in the kernel.
+"""File locks that can be taken over from a killed process that hangs in the kernel.
 
-The kernel drops a lock when the last thread of its holder has ended. A thread that waits for a
-disk, or for something that a user holds, may never end. Once it has been sent SIGKILL it runs no
-more code, so its lock is taken over, on a new file in place of the old one.
+The kernel releases a lock when the last thread of its holder has ended. A thread that waits for a
+disk, or for something that a user controls, may never end. Once such a thread has received SIGKILL
+it runs no more code, so its lock may be taken over, by locking a new file in place of the old one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ _SIGKILL_BIT = 1 << 8
 
 
 def take(file: Path) -> int:
-    """Locks `file`, created if missing, for as long as the returned descriptor is open.
+    """Locks `file`, which is created if missing, until the returned descriptor is closed.
 
-    Raises `BlockingIOError` if another process holds the lock.
+    Raises:
+        BlockingIOError: another process holds the lock.
     """
     try:
         return _take(file)
@@ -32,7 +33,7 @@ def take(file: Path) -> int:
 
 
 def wait_for(file: Path) -> int:
-    """Like `take`, but waits for the present holders."""
+    """Takes the lock like `take`, but waits for the current holders."""
     try:
         return take(file)
     except BlockingIOError:
@@ -63,9 +64,10 @@ def _is_at(descriptor: int, file: Path) -> bool:
 
 
 def _take_from_dead(file: Path) -> int | None:
-    """The lock on a new file, if all holders of the old one are dead; else None.
+    """The lock on a new file if all holders of the old one are dead, else None.
 
-    One process at a time does this: a second one would remove the file that the first just made.
+    One process at a time does this, because a second one would remove the file that the first just
+    created.
     """
     if not _is_held_by_dead(file):
         return None
@@ -87,7 +89,7 @@ def _is_held_by_dead(file: Path) -> bool:
 
 
 def _holders(file: Path) -> set[int]:
-    """Pids of the processes that hold the lock; 0 for one in another pid namespace."""
+    """Pids of the processes that hold the lock, 0 for one in another pid namespace."""
     found = file.stat()
     place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     try:
@@ -99,18 +101,18 @@ def _holders(file: Path) -> set[int]:
 
 
 def _hangs_dead(pid: int) -> bool:
-    """Whether every thread was killed and some have not ended (else others hold its lock)."""
+    """Whether all threads have ended or been killed, but not all of them have ended."""
     if pid <= 0:
         return False
     try:
         states = [_state(pid, thread) for thread in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208
     except OSError:
-        return False  # it has just ended
+        return False  # the process has just ended
     return all(ended or killed for ended, killed in states) and not all(one for one, _ in states)
 
 
 def _state(pid: int, thread: str) -> tuple[bool, bool]:
-    """Whether the thread has ended, and whether SIGKILL waits for it to leave the kernel."""
+    """Whether the thread has ended, and whether SIGKILL is pending until it leaves the kernel."""
     status = read_proc_text(f"{pid}/task/{thread}", "status")
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     ended = fields.get("State", "").strip()[:1] in {"Z", "X"}

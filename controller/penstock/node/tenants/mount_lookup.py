@@ -1,11 +1,11 @@
-"""Finds the tenant of a containerised process by the usage page that is mounted into it.
+"""Look-up of a container process's tenant by the usage page that is mounted into the container.
 
-The kernel's list of the process's mounts answers this, without a path lookup: another mount
-namespace holds whatever a user put there, and a user's file system may never answer a lookup.
+The look-up reads the kernel's list of the process's mounts and resolves no path, because another
+mount namespace contains whatever a user mounted there, and a user's file system may never respond.
 
-A mount alone does not prove which tenant a process belongs to. A user can make a mount namespace
-and mount anything there, even another tenant's folder that it may not read. So a mount counts only
-if it can have been made by root or by the user who owns the page.
+A mount alone does not prove which tenant a process belongs to. A user can create a mount namespace
+and mount anything in it, even another tenant's folder that the user may not read. So a mount counts
+only if the user who may mount in that namespace is root or owns the page.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 _NS_GET_USERNS = 0xB701  # include/uapi/linux/nsfs.h
 _NS_GET_OWNER_UID = 0xB704
-# A container has some dozens of mounts, the tenant's page among the first. A user may make 100,000,
-# which the kernel formats again for each process. Reading this much takes a tenth of a millisecond.
+# A container has a few dozen mounts, with the tenant's page among the first. A user may create
+# 100,000 mounts, which the kernel formats anew for each process. Reading this much takes 0.1 ms.
 _MOST_BYTES, _MOST_BYTES_OF_A_USER = 1 << 18, 1 << 16
-_MOST_PAGES = 16  # mounted one over the other
+_MOST_PAGES = 16  # mounted on top of one another
 _PAGE = "usage"
 _FOLDER_POINT = os.fsencode(MOUNTED_TENANT)
 _PAGE_POINT = _FOLDER_POINT + b"/" + _PAGE.encode()
-# As they stand in a line: neither has a character that the kernel escapes.
+# These strings as they appear in a line; neither has a character that the kernel escapes.
 _FOLDER_WORD, _PAGE_WORD = b" %s " % _FOLDER_POINT, b" %s " % _PAGE_POINT
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 
 class PageId(NamedTuple):
-    """Identifies a usage page, independent of the mount through which it is seen."""
+    """Identifies a usage page, whichever mount it is seen through."""
 
-    device: bytes  # of the file system, as lists of mounts name it: major:minor
-    path: bytes  # below the file system's own root
+    device: bytes  # of the file system, in the form major:minor of mount lists
+    path: bytes  # relative to the file system's root
 
 
 class Page(NamedTuple):
@@ -56,14 +56,14 @@ class Page(NamedTuple):
 
 @dataclass(frozen=True)
 class MountedPages:
-    """The usage pages mounted at a container's usual paths: at most one, as a rule."""
+    """The usage pages mounted at a container's usual paths; normally there is at most one."""
 
     identities: tuple[PageId, ...]
-    mounted_by: int  # uid of the user who can have mounted them
+    mounted_by: int  # uid of the user who may have mounted them
 
     @property
     def by_root(self) -> bool:
-        """Whether only root, or the agent's own user, can have mounted them."""
+        """Whether only root, or the agent's own user, may have mounted them."""
         return self.mounted_by == os.geteuid()
 
     def tells_of(self, page: Page) -> bool:
@@ -80,21 +80,21 @@ class _Mount:
 
 
 class _Namespace(NamedTuple):
-    """A mount namespace, and the user namespace that it belongs to."""
+    """A mount namespace, and the user namespace that owns it."""
 
     number: int
     thread: int  # a thread in it
-    users: int  # inode of the user namespace; -1: not one that we can see
+    users: int  # inode of the user namespace; -1 if it is invisible to us
     maker: int  # uid of the user namespace's creator
 
 
 def page_of(usage_page: Path) -> Page | None:
-    """The identity of one of our tenants' usage pages; None: it is gone."""
+    """The identity of a usage page of one of our tenants, None if the page is gone."""
     return pages_of([usage_page])[0]
 
 
 def pages_of(usage_pages: Sequence[Path]) -> list[Page | None]:
-    """Like `page_of`, for many pages in order: reads our own mounts once."""
+    """The identities of several usage pages, in order; reads our own mounts only once."""
     with open("/proc/self/mountinfo", "rb") as stream:  # noqa: PTH123
         mounts = {one.number: one for one in map(_mount_of, stream)}
     return [_page_in(mounts, path) for path in usage_pages]
@@ -116,13 +116,13 @@ def _page_in(mounts: Mapping[bytes, _Mount], usage_page: Path) -> Page | None:
 def mounted_pages(
     pid: int, is_asked_for: Callable[[int], bool] = lambda _: True
 ) -> MountedPages | None:
-    """The usage pages mounted into a process in a container; None: none.
+    """The usage pages mounted into the container of a process, None if there are none.
 
     A process in our own mount namespace is not in a container.
 
     Args:
         pid: The process.
-        is_asked_for: Whether to read mounts that the user of a given uid can have made.
+        is_asked_for: Whether to read mounts that the user with the given uid may have made.
 
     Raises:
         TimeoutError: the process cannot be read now.
@@ -157,7 +157,7 @@ def _pages(lines: Iterator[bytes]) -> Iterator[PageId]:
 
 
 def _lines(descriptor: int, most_bytes: int) -> Iterator[bytes]:
-    """Whole lines of a mount list, up to `most_bytes`."""
+    """The complete lines of a mount list within its first `most_bytes` bytes."""
     rest, left = b"", most_bytes
     while left > 0 and (piece := os.read(descriptor, min(left, 1 << 16))):
         left -= len(piece)
@@ -166,7 +166,7 @@ def _lines(descriptor: int, most_bytes: int) -> Iterator[bytes]:
 
 
 def _mount_of(line: bytes) -> _Mount:
-    """A line of /proc/PID/mountinfo: see proc_pid_mountinfo(5)."""
+    """Parses a line of /proc/PID/mountinfo; see proc_pid_mountinfo(5)."""
     number, _, device, root, point = line.split(b" ", 5)[:5]
     return _Mount(number, device, _unescaped(root), _unescaped(point))
 
@@ -180,9 +180,10 @@ def _join(folder: bytes, name: bytes) -> bytes:
 
 
 def _namespace(pid: int) -> _Namespace:
-    """The mount namespace of a living thread of `pid` (the first may have ended before others).
+    """The mount namespace of a live thread of `pid`, as the main thread may have ended.
 
-    Raises OSError if no thread lives or the namespace cannot be read.
+    Raises:
+        OSError: no thread is alive, or the namespace cannot be read.
     """
     if os.geteuid() == 0 and pid != os.getpid():
         return _Namespace(*map(int, PROCESSES.read(pid, "ns/mnt").split()))
@@ -194,7 +195,7 @@ def _namespace(pid: int) -> _Namespace:
 
 
 def _users(namespace: int) -> tuple[int, int]:
-    """Its user namespace and the uid of that one's creator; -1 if we cannot see it."""
+    """The owning user namespace and its creator's uid, -1 for both if invisible to us."""
     try:
         users = fcntl.ioctl(namespace, _NS_GET_USERNS)
     except OSError:
@@ -207,9 +208,9 @@ def _users(namespace: int) -> tuple[int, int]:
 
 
 def _owner(namespace: _Namespace) -> int | None:
-    """The uid that can mount there: the creator of the owning user namespace. None: not known."""
+    """The uid that may mount there, the creator of the owning user namespace; None if unknown."""
     if namespace.users == _own_number("user"):
-        return os.geteuid()  # made by root, or by a user with the same rights here
+        return os.geteuid()  # made by root or a user with equal rights
     return None if namespace.maker < 0 else namespace.maker
 
 
@@ -227,7 +228,7 @@ def _own_number(kind: str) -> int:
 
 
 def _mount_number(descriptor: int) -> bytes:
-    """The id of the mount that holds the open file, as mount lists show it."""
+    """The id of the mount that the open file lies on, as in lists of mounts."""
     with open(f"/proc/self/fdinfo/{descriptor}", "rb") as stream:  # noqa: PTH123
         words = (line.split() for line in stream.read(4096).splitlines())
         return next((value for name, value in words if name == b"mnt_id:"), b"")

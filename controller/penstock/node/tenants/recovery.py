@@ -1,4 +1,4 @@
-"""Recovery of a tenant whose grant.yaml cannot be read, from its quota and usage pages."""
+"""Recovery of a tenant whose grant.yaml is unreadable, from its quota and usage pages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 
 
 def grant_of_pages(tenant: Tenant, machine: str | None, devices: Iterable[Device]) -> Grant:
-    """A substitute grant: the limits in force, and the owner of the usage page as its user.
+    """A substitute grant with the limits in force, whose user is the owner of the usage page.
 
-    It stays until it is revoked, for its lifetime is not known. `devices` are the node's, with
-    which the tenant's are matched by UUID. Raises `PageError` if the pages cannot be read either.
+    The tenant then stays until it is revoked, because its lifetime is unknown. `devices` are the
+    node's devices; the tenant's devices are matched with them by UUID.
+
+    Raises:
+        PageError: the pages are unreadable, too.
     """
     limits = read_quota(tenant.quota_page).limits
     try:
@@ -55,6 +58,7 @@ def grant_of_pages(tenant: Tenant, machine: str | None, devices: Iterable[Device
         record=limits.record,
         lifetime="until-revoked",
         suspended=limits.suspended,
+        memory="released" if limits.released else "device",
     )
 
 

@@ -1,4 +1,4 @@
-"""Simulated machines of a state directory: one per specification, shared by its tenants."""
+"""Simulated machines of a state directory: one for each specification, shared by its tenants."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 def simulated_machine(state: State, spec: str, place: str = "") -> DeviceBackend:
-    """The simulated machine for `spec` ("h200,2"), made anew if unused. Call it without the lock.
+    """The simulated machine for `spec` ("h200,2"), recreated if unused; call it without the lock.
 
-    With a `place`, such as a node's name, its UUIDs differ from those of every other place.
+    If `place` is set, such as to a node's name, the UUIDs of its devices are unique to that place.
 
-    Raises the simulator's error for a profile that does not exist.
+    Raises:
+        SpecError, ProfileError: `spec` is invalid, or does not name a profile.
     """
     path = state.machines / _key(spec)
     with state.lock():
@@ -29,7 +30,7 @@ def simulated_machine(state: State, spec: str, place: str = "") -> DeviceBackend
             path.unlink()
         source = open_machine(path, spec, place)
         if state.is_shared():
-            path.chmod(0o666)  # a GPU's device node is open to all, so its stand-in is too
+            path.chmod(0o666)  # like a real GPU's device node, open to all users
         return source
 
 
@@ -37,13 +38,13 @@ def _in_use(state: State, machine: Path) -> bool:
     try:
         if any(grant.machine == str(machine) for grant in live_grants(collect(state))):
             return True
-    except PenstockError:  # an unreadable grant may be on this machine
+    except PenstockError:  # the unreadable grant may be for this machine
         return True
     return any(v[MACHINE_VARIABLE] == str(machine) for v in environments(MACHINE_VARIABLE).values())
 
 
 def _key(spec: str) -> str:
-    """A file name for `spec`; for a profile file it carries a digest of the content."""
+    """A file name for `spec`; for a profile file, it contains a digest of the file's content."""
     profile, _, count = spec.partition(",")
     key = f"{Path(profile).stem}x{count.strip() or 1}"
     if Path(profile).is_file():

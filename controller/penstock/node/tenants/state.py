@@ -1,4 +1,4 @@
-"""The state directory: tenants, simulated machines, the admission lock and the agent's sockets."""
+"""The state directory: tenants, simulated machines, admission lock and agent sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def default_directory() -> Path:
-    """`$PENSTOCK_STATE_DIR`, else /run/penstock for root, else the user's runtime directory."""
+    """$PENSTOCK_STATE_DIR; if unset, /run/penstock for root, else a folder of the user's."""
     named = os.environ.get("PENSTOCK_STATE_DIR")
     if named:
         return Path(named)
@@ -28,7 +28,7 @@ def default_directory() -> Path:
 
 
 class State:
-    """An open state directory: owned by this user and not writable by others."""
+    """An open state directory, owned by this user and writable by nobody else."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -37,10 +37,12 @@ class State:
 
     @classmethod
     def open(cls, directory: Path | None = None, *, shared: bool = False) -> State:
-        """Opens the directory, and creates it if missing.
+        """Opens the directory, creating it if missing.
 
-        `shared`: other users have tenants there; they may enter and see their own tenants. Raises
-        `PenstockError` if the directory cannot be trusted.
+        `shared`: other users have tenants in it, so they may enter it and see their own tenants.
+
+        Raises:
+            PenstockError: the directory cannot be trusted.
         """
         state = cls(_absolute(directory or default_directory()))
         for folder in (state.directory, state.tenants, state.machines):
@@ -53,8 +55,10 @@ class State:
     def read(cls, directory: Path | None = None) -> State:
         """Opens the directory for commands that only read; creates nothing.
 
-        A missing default directory means that there are no tenants. Raises `PenstockError` if the
-        named `directory` is missing or cannot be trusted.
+        If the default directory is missing, there are no tenants.
+
+        Raises:
+            PenstockError: the named `directory` is missing or cannot be trusted.
         """
         state = cls(_absolute(directory or default_directory()))
         if os.path.lexists(state.directory):
@@ -65,27 +69,27 @@ class State:
             raise PenstockError(
                 f"there is no state directory {state.directory}",
                 "no penstock run has used it",
-                "check its spelling, or leave --state-dir out to see the default one",
+                "check its spelling, or leave --state-dir out to use the default directory",
             )
         return state
 
     @property
     def agent_lock(self) -> Path:
-        """The lock that the agent of this directory holds."""
+        """The lock held by the agent of this directory."""
         return self.directory / "agent.lock"
 
     @property
     def agent_socket(self) -> Path:
-        """The socket at which the agent takes orders."""
+        """The socket at which the agent accepts requests."""
         return self.directory / "agent.sock"
 
     @property
     def admin_socket(self) -> Path:
-        """The agent's socket for administrators, in a directory that nobody else may enter."""
+        """The agent's socket for administrators, in a directory that only they may enter."""
         return self.directory / ".agent" / "agent.sock"
 
     def is_shared(self) -> bool:
-        """Whether other users have tenants here: `open` was once called with `shared`."""
+        """Whether other users have tenants here, because `open` was once called with `shared`."""
         return bool(self.machines.stat().st_mode & 0o001)
 
     def has_agent(self) -> bool:
@@ -94,19 +98,19 @@ class State:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """The admission lock: one process at a time decides about grants.
+        """The admission lock, with which only one process at a time decides about grants.
 
-        The kernel drops the lock of a killed process.
+        The kernel releases the lock if the process is killed.
         """
         with locked(self.directory / "lock"):
             yield
 
 
-SYSTEM_DIRECTORY = Path("/run/penstock")  # of the agent that serves all users of a node
+SYSTEM_DIRECTORY = Path("/run/penstock")  # used by the agent that serves all users of a node
 
 
 def agent_sockets(directory: Path | None) -> list[Path]:
-    """Agent sockets that exist: of `directory`, else of the user's own and the system's agent."""
+    """Existing agent sockets: of `directory`, or else of the user's and the system's agents."""
     named = State(directory or default_directory()).agent_socket
     system = State(SYSTEM_DIRECTORY).agent_socket
     found = [named] if directory or os.environ.get("PENSTOCK_STATE_DIR") else [named, system]
@@ -115,7 +119,7 @@ def agent_sockets(directory: Path | None) -> list[Path]:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Exclusive flock on `file`, which is created if missing."""
+    """Holds an exclusive flock on `file`, which is created if missing."""
     descriptor = wait_for(file)
     try:
         yield
@@ -124,7 +128,7 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def is_locked(file: Path) -> bool:
-    """Whether a process holds an flock on `file`; False if the file is missing."""
+    """Whether a process holds an flock on `file`; False if the file does not exist."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -145,7 +149,7 @@ def _absolute(named: Path) -> Path:
         raise PenstockError(
             f"cannot find the state directory {named}",
             "it is relative to the current directory, which was removed",
-            "name it by an absolute path, or change to another directory",
+            "name an absolute path, or change to another directory",
         ) from error
 
 
@@ -161,7 +165,7 @@ def _unusable(folder: Path, error: OSError) -> PenstockError:
     return PenstockError(
         f"cannot use {folder} as a state directory",
         error.strerror or str(error),
-        "name another one with --state-dir or $PENSTOCK_STATE_DIR",
+        "name another directory with --state-dir or $PENSTOCK_STATE_DIR",
     )
 
 
@@ -172,15 +176,15 @@ def _check_own(folder: Path) -> None:
         raise _unusable(folder, error) from error
     if found.st_uid == 0 != os.geteuid() and (folder / "agent.sock").exists():
         raise PenstockError(
-            f"{folder} belongs to the node's agent, which does not answer",
-            "it is being started, or it was stopped",
-            "ask an administrator (systemctl status penstock-agent), or try again",
+            f"{folder} belongs to the node's agent, which does not respond",
+            "the agent is still starting, or it was stopped",
+            "try again, or ask an administrator to check it (systemctl status penstock-agent)",
             reason="unavailable",
         )
-    # Another user's directory under a guessable name could feed us forged quota pages.
+    # Another user's directory with a predictable name could contain forged quota pages.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise PenstockError(
             f"{folder} cannot be trusted as a state directory",
-            "it is not a directory that this user owns and only this user can write",
-            "name another one with --state-dir or $PENSTOCK_STATE_DIR",
+            "it is not a directory that this user owns and that only this user can write to",
+            "name another directory with --state-dir or $PENSTOCK_STATE_DIR",
         )

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from penstock.devices import DriverLibraries
 
 SUPERVISOR_LOCK = "supervisor.lock"
-# The mode of a directory that another user may enter, but not list: a user who lists a directory
-# into memory backed by a stalled file system of his own blocks all changes of that directory.
+# The mode of a directory that other users may enter but not list. A user who could list it into
+# memory backed by a stalled file system would block all changes of the directory.
 ENTERED = 0o711
-AWAITED_NS = 24 * 3600 * 10**9  # how long a tenant waits for an agent that ended to come back
+AWAITED_NS = 24 * 3600 * 10**9  # how long a tenant waits for a stopped agent to return
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,31 +56,32 @@ class Tenant:
 
     @property
     def name(self) -> str:
-        """The tenant's name, which is its directory's name."""
+        """The tenant's name, which is the name of its directory."""
         return self.directory.name
 
     def grant(self) -> Grant:
-        """Reads the tenant's grant. Raises `PenstockError`."""
+        """Reads the tenant's grant. Raises `PenstockError` if it cannot be read."""
         return read_grant(self.directory)
 
     @property
     def quota_page(self) -> Path:
-        """The page that the shim reads."""
+        """The quota page, which the shim reads."""
         return self.directory / "quota"
 
     @property
     def usage_page(self) -> Path:
-        """The page that the shim writes."""
+        """The usage page, which the shim writes."""
         return self.directory / "usage"
 
     def is_supervised(self) -> bool:
-        """Whether a `penstock run` or an agent supervises it."""
+        """Whether a `penstock run` or an agent supervises the tenant."""
         return is_locked(self.directory / SUPERVISOR_LOCK)
 
     def remove(self) -> None:
-        """Deletes the directory; the name is free at once. Its last events are kept for a while.
+        """Deletes the tenant's directory, which frees its name at once; its last events are kept.
 
-        Raises OSError if it cannot be renamed; the tenant is unchanged then.
+        Raises:
+            OSError: the directory cannot be renamed; the tenant is unchanged.
         """
         owner = None
         with contextlib.suppress(PenstockError):
@@ -96,7 +97,7 @@ class Tenant:
 
 
 def _remove(folder: Path) -> None:
-    """Deletes `folder`, later if the user of its usage page holds that open for now."""
+    """Deletes `folder`, possibly later if a user currently blocks access to its usage page."""
     if os.geteuid() == 0:
         with contextlib.suppress(OSError):
             FILES.remove(folder)
@@ -105,7 +106,7 @@ def _remove(folder: Path) -> None:
 
 
 def limits_of(grant: Grant) -> Limits:
-    """The grant as quota page limits, before a supervisor has taken co-tenants into account."""
+    """The limits in the grant, before a supervisor takes co-tenants into account."""
     return Limits(
         devices=tuple(
             DeviceLimit(
@@ -123,18 +124,22 @@ def limits_of(grant: Grant) -> Limits:
 
 
 def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tuple[Tenant, int]:
-    """Builds the tenant's directory aside, then renames it. Call it under `state.lock()`.
+    """Builds the tenant's directory aside, then renames it. Callers hold `state.lock()`.
 
-    For a grant to another user, that user may enter the directory and owns the usage page.
+    If the grant is for another user, that user may enter the directory and owns the usage page.
 
-    Returns the tenant and a descriptor that holds the supervisor's lock until every process that
-    inherited it has closed it. Raises `PenstockError` if a tenant of that name exists.
+    Returns:
+        The tenant, and a descriptor that holds the supervisor's lock until every process that
+        inherited it has closed it.
+
+    Raises:
+        PenstockError: a tenant with that name exists.
     """
     directory = state.tenants / grant.tenant
     if os.path.lexists(directory):
         raise PenstockError(
             f"tenant {grant.tenant!r} already exists",
-            f"{directory} is there",
+            f"its directory {directory} exists",
             "choose another name",
             reason="exists",
         )
@@ -174,27 +179,28 @@ def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tup
 
 
 def _cause(error: BaseException, state: State, directory: Path) -> BaseException:
-    """Why a tenant could not be created, worded for the user; `error` itself if that is clear."""
+    """Why a tenant could not be created, in the user's terms; `error` itself if it is clear."""
     if isinstance(error, UnicodeEncodeError):
         return PenstockError(
             f"cannot make a tenant in {state.directory!a}",
-            "its path, or that of the driver, is not UTF-8, as records and messages are",
-            "choose another --state-dir",
+            "the path, or the path of the driver, is not UTF-8, which records and messages need",
+            "name another directory with --state-dir",
         )
-    if isinstance(error, ValueError):  # a path that is longer than its field of the page
-        return PenstockError("cannot write the quota page", str(error))
+    if isinstance(error, ValueError):  # a path is longer than its field in the page
+        return PenstockError("cannot write the quota page", str(error), "use a shorter path")
     if isinstance(error, PageError) and isinstance(error.__context__, OSError):
-        error = error.__context__  # the page is not damaged: the disk has no room for it
+        error = error.__context__  # the page is not damaged; the disk is full
     if isinstance(error, OSError):
-        error.filename = error.filename or str(directory)  # a call on a descriptor names no file
+        # A failed call on a descriptor does not name a file.
+        error.filename = error.filename or str(directory)
     return error
 
 
 def tenants_of(state: State) -> list[Tenant]:
-    """All tenants on disk, by name, live or not. Other files and links there are ignored."""
+    """All tenants on disk by name, live or not. Other files and links are ignored."""
     try:
         entries = sorted(state.tenants.iterdir())
-    except FileNotFoundError:  # nothing was ever started there
+    except FileNotFoundError:  # no tenant was ever started here
         return []
     return [
         Tenant(found) for found in entries if not found.name.startswith(".") and _is_folder(found)
@@ -206,24 +212,24 @@ def _is_folder(path: Path) -> bool:
 
 
 def find_tenant(state: State, name: str) -> Tenant:
-    """The tenant called `name`. Raises `PenstockError`, which lists the existing tenants."""
+    """The tenant with this name. Raises `PenstockError` if it does not exist."""
     tenants = {tenant.name: tenant for tenant in tenants_of(state)}
     if name in tenants:
         return tenants[name]
-    names = listing(list(tenants)) or "none is running"
+    only = listing(list(tenants))
     raise PenstockError(
         f"no tenant {name!r} in {state.directory}",
-        f"tenants: {names}",
-        "see penstock ps",
+        f"it has only {only}" if only else "it has no tenants",
+        "use the name of an existing tenant (see penstock ps)",
         reason="no-such-tenant",
     )
 
 
 def collect(state: State) -> list[Tenant]:
-    """Removes tenants whose processes and supervisor are gone; returns the live ones.
+    """Removes tenants whose processes and supervisor are gone; returns the live tenants.
 
-    Call it under `state.lock()`. This is how the tenants of a killed `penstock run` end. An agent's
-    tenants wait for a day for the next agent, which meters their last use.
+    Callers hold `state.lock()`. The tenants of a killed `penstock run` are removed here. An agent's
+    tenants wait a day for the agent to restart and meter their last use.
     """
     tenants = tenants_of(state)
     unsupervised = [tenant for tenant in tenants if not tenant.is_supervised()]
@@ -239,9 +245,9 @@ def collect(state: State) -> list[Tenant]:
 
 
 def remove_leftovers(state: State) -> None:
-    """Removes what a killed process left of a tenant that it was creating or removing.
+    """Removes tenants that a killed process was creating or removing.
 
-    Call it under `state.lock()`.
+    Callers hold `state.lock()`.
     """
     for leftover in [*state.tenants.glob(".new-*"), *state.tenants.glob(".gone-*")]:
         if _is_folder(leftover) and not is_locked(leftover / SUPERVISOR_LOCK):
@@ -249,16 +255,16 @@ def remove_leftovers(state: State) -> None:
 
 
 def _stays(tenant: Tenant) -> bool:
-    """Whether it stays without processes until its agent is started again."""
+    """Whether the tenant stays, even without processes, until its agent is restarted."""
     try:
         return tenant.grant().lifetime == "until-revoked"
     except PenstockError:
-        # The lifetime is not known. A damaged record is no reason to give up a tenant.
+        # The lifetime is unknown, but a damaged record is no reason to remove a tenant.
         return any(os.path.lexists(tenant.directory / page) for page in (GRANT_FILE, "quota"))
 
 
 def _is_awaited(tenant: Tenant) -> bool:
-    """Whether an agent may still come and meter its last use."""
+    """Whether an agent may still be restarted and meter the tenant's last use."""
     try:
         since_ns = time.monotonic_ns() - read_quota(tenant.quota_page).heartbeat_ns
         return tenant.grant().lifetime == "processes" and since_ns < AWAITED_NS
@@ -267,7 +273,7 @@ def _is_awaited(tenant: Tenant) -> bool:
 
 
 def collect_if_writable(state: State) -> None:
-    """Like `collect`, for commands that only read: a read-only state directory is no error."""
+    """Calls `collect` for a command that only reads, which a read-only directory does not stop."""
     if not state.tenants.is_dir():
         return
     try:
@@ -283,9 +289,9 @@ def has_processes(
     found: Mapping[int, Mapping[str, str]] | None = None,
     uid: int | None = None,
 ) -> bool:
-    """Whether any process runs under the tenant, by its environment or by a live slot.
+    """Whether any process runs under the tenant, according to environments or live slots.
 
-    `uid`: the user whose environments count; None: all users.
+    `uid`: the user whose environments count; None for all users.
     """
     found = environments(TENANT_VARIABLE) if found is None else found
     if of_user(members_of(found, tenant.directory), uid):
@@ -295,24 +301,24 @@ def has_processes(
             usage.reap()
             return bool(usage.snapshot().slots)
     except PageError:
-        return False  # the page is damaged: only environments can tell
+        return False  # the page is damaged, so only environments count
 
 
 def live_grants(tenants: list[Tenant]) -> list[Grant]:
-    """The grants of `tenants`. An unreadable grant is an error: admission must count it."""
+    """The grants of `tenants`. Raises `PenstockError` if one is unreadable, as it must count."""
     grants = []
     for tenant in tenants:
         try:
             grants.append(tenant.grant())
         except PenstockError as error:  # noqa: PERF203 - each tenant has its own error
             if not tenant.directory.exists():
-                continue  # it has ended meanwhile
+                continue  # the tenant has ended meanwhile
             raise PenstockError(error.what, error.why, _how_to_end(tenant)) from error
     return grants
 
 
 def _how_to_end(tenant: Tenant) -> str:
-    """How to end a tenant whose grant cannot be read; names its processes."""
+    """How to end a tenant whose grant is unreadable, with the pids of its processes."""
     pids = set(members_of(environments(TENANT_VARIABLE), tenant.directory))
     with contextlib.suppress(PageError):
         pids |= {slot.pid for slot in read_usage(tenant.usage_page).slots}
@@ -322,14 +328,14 @@ def _how_to_end(tenant: Tenant) -> str:
 
 
 def open_quota(tenant: Tenant) -> QuotaWriter:
-    """Opens its quota page for writing. Raises `PenstockError` if it is damaged or gone."""
+    """Opens the quota page for writing. Raises `PenstockError` if it is damaged or gone."""
     try:
         return QuotaWriter.open(tenant.quota_page)
     except PageError as error:
         raise PenstockError(
             f"tenant {tenant.name!r} cannot be changed", f"{error.path} {error.what}",
-            "nothing was changed; end the tenant (its penstock run, or with an agent penstock "
-            "revoke), and start it again",
+            "end the tenant (end its penstock run, or use penstock revoke if there is an agent), "
+            "and start it again; nothing was changed",
             reason="not-now",
         ) from error  # fmt: skip
 
@@ -337,35 +343,38 @@ def open_quota(tenant: Tenant) -> QuotaWriter:
 def change_grant(tenant: Tenant, grant: Grant) -> list[str]:
     """Puts `grant` in force for a running tenant; returns notes for the user.
 
-    Call it under `state.lock()`, after admission. The grant is written first: if this process is
-    killed before it writes the page, the tenant's supervisor finishes the change.
+    Callers hold `state.lock()` and have checked admission. The grant is written first: if this
+    process is killed before it writes the page, the tenant's supervisor finishes the change.
+
+    Raises:
+        PenstockError: the quota page or the grant cannot be written; the old quota stays in force.
     """
     notes = []
     try:
         used_bytes = [device.total_bytes for device in read_usage(tenant.usage_page).devices]
     except PageError as error:
         used_bytes = []
-        notes.append(f"cannot read what {tenant.name} uses: {error}")
+        notes.append(f"cannot read the usage of {tenant.name}: {error}")
     for device, used in zip(grant.devices, used_bytes, strict=False):
         if used > device.memory_bytes:
             notes.append(
                 f"device {device.index}: {used} bytes are in use, more than the new "
-                f"{device.memory_bytes}; new allocations are refused until enough is freed"
+                f"{device.memory_bytes}; new allocations are refused until enough memory is freed"
             )
     with open_quota(tenant) as writer:
-        _change_to(grant)(writer.limits)  # find out first if the page cannot be changed
+        _change_to(grant)(writer.limits)  # check first that the page can be changed
         try:
             write_grant(tenant.directory, grant)
         except OSError as error:
             raise PenstockError(
-                f"the quota of {tenant.name!r} was not changed, the old one holds",
+                f"the quota of {tenant.name!r} was not changed, and stays in force",
                 f"{tenant.directory / GRANT_FILE} cannot be written: {error.strerror or error}",
-                "make room on that file system, or name a --state-dir on another one",
+                "free space on that file system, or name a --state-dir on another file system",
                 reason="unavailable",
             ) from error
         try:
             writer.change(_change_to(grant))
-        except PageError as error:  # the grant holds: the supervisor writes the page later
+        except PageError as error:  # the supervisor will write the page from the grant
             notes.append(f"the quota of {tenant.name} takes effect once its page can be "
                          f"written: {error}")  # fmt: skip
     shares = [
@@ -377,7 +386,7 @@ def change_grant(tenant: Tenant, grant: Grant) -> list[str]:
 
 
 def _change_to(grant: Grant) -> Callable[[Limits], Limits]:
-    """A function that sets a page's limits to `grant` and keeps what the supervisor maintains."""
+    """A function that sets a page's limits to `grant` but keeps what the supervisor maintains."""
 
     def edit(limits: Limits) -> Limits:
         devices = tuple(

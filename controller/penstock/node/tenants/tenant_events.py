@@ -1,4 +1,4 @@
-"""events.jsonl: a tenant's event log, one JSON object per line, append-only and bounded."""
+"""events.jsonl, a tenant's event log: append-only, bounded, one JSON object on each line."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MAX_BYTES = 1 << 20
 
 
 def record_event(directory: Path, event: str, **fields: object) -> None:
-    """Appends one event; past `MAX_BYTES` the file is rotated to `.1`.
+    """Appends one event; once the file exceeds `MAX_BYTES`, it is rotated to `.1`.
 
-    On a full disk the event is lost, never the tenant.
+    On a full disk the event is lost, but the tenant is unaffected.
     """
     line = json.dumps(
         {
@@ -32,12 +32,14 @@ def record_event(directory: Path, event: str, **fields: object) -> None:
     try:
         if file.exists() and file.stat().st_size > MAX_BYTES:
             file.replace(directory / f"{FILE}.1")
-        # Opened this way, a pipe in its place without a reader fails instead of blocking.
+        # With these flags, opening fails instead of blocking if a pipe without a reader is in its
+        # place.
         ways = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | ways, 0o600)
         try:
             check_regular(descriptor, file)
-            os.write(descriptor, line.encode() + b"\n")  # one write: lines of two writers never mix
+            # A single write, so that the lines of two writers never mix.
+            os.write(descriptor, line.encode() + b"\n")
         finally:
             os.close(descriptor)
     except OSError:
@@ -45,7 +47,7 @@ def record_event(directory: Path, event: str, **fields: object) -> None:
 
 
 def read_events(directory: Path) -> list[dict[str, object]]:
-    """All recorded events, oldest first; skips lines that a full disk cut short."""
+    """All recorded events, oldest first, except lines that a full disk cut short."""
     events = []
     for file in (directory / f"{FILE}.1", directory / FILE):
         try:

@@ -1,4 +1,4 @@
-"""The processes of a tenant, found in /proc alone: works after any Penstock process was killed."""
+"""The processes of a tenant, found through /proc only, even after Penstock was killed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MACHINE_VARIABLE = "PENSTOCK_SIM_MACHINE"
 def environments(*names: str) -> dict[int, dict[str, str]]:
     """The variables `names` of every process that was started with one of them, by pid.
 
-    Leaves out zombies and other users' processes, whose environment cannot be read. It is the
-    environment that a process was started with; a forked child has its parent's.
+    Zombies are left out, and so are other users' processes if their environment is unreadable. The
+    environment is the one that the process was started with; a forked child has its parent's.
     """
     wanted = [os.fsencode(name) + b"=" for name in names]
     found: dict[int, dict[str, str]] = {}
     unclear = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208
     own = os.getpid()
-    # A process in the middle of execve shows an empty environment for a moment: read it again.
+    # A process in the middle of execve has an empty environment for a moment, so it is read again.
     for attempt in range(3):
         if attempt:
             time.sleep(0.002)
@@ -48,21 +48,21 @@ def environments(*names: str) -> dict[int, dict[str, str]]:
 
 
 def started_with(pid: int, name: str) -> str | None:
-    """The variable `name` that `pid` was started with; None: unset, or we may not read it."""
+    """The variable `name` that `pid` was started with, None if it is unset or unreadable."""
     return _matching(_read_environment(pid) or b"", [os.fsencode(name) + b"="]).get(name)
 
 
 def started_in(pids: Collection[int], name: str) -> dict[int, str | None]:
-    """Like `started_with`, for each of `pids`."""
+    """The variable `name` that each of `pids` was started with; see `started_with`."""
     found = read_proc_of(pids, "environ")
     wanted = [os.fsencode(name) + b"="]
     return {pid: _matching(found.get(pid, b""), wanted).get(name) for pid in pids}
 
 
 def members(tenant_directory: Path, uid: int | None = None) -> list[int]:
-    """Pids of the tenant's processes, those in containers included.
+    """Pids of the tenant's processes, including those in containers.
 
-    `uid`: the user whose processes may claim membership by their environment; None: any user.
+    `uid`: the user whose processes may claim membership by their environment; None for any user.
     """
     found = of_user(members_of(environments(TENANT_VARIABLE), tenant_directory), uid)
     return sorted({*found, *_contained(tenant_directory)})
@@ -76,7 +76,7 @@ def _contained(tenant_directory: Path) -> list[int]:
     found = []
     for entry in os.listdir("/proc"):  # noqa: PTH208
         if entry.isdigit():
-            with contextlib.suppress(TimeoutError):  # enforcement remembers where it was seen
+            with contextlib.suppress(TimeoutError):  # enforcement remembers unreadable processes
                 seen = mounted_pages(int(entry), {os.geteuid(), page.uid}.__contains__)
                 if seen is not None and seen.tells_of(page):
                     found.append(int(entry))
@@ -91,15 +91,15 @@ def members_of(found: Mapping[int, Mapping[str, str]], tenant_directory: Path) -
 
 
 def of_user(pids: Iterable[int], uid: int | None) -> list[int]:
-    """The pids that run as `uid`, or did before they changed it; None: all.
+    """The pids that run as `uid`, or did so before they changed uid; all pids if it is None.
 
-    Any user can put a tenant's directory into the environment of his own process.
+    The check is needed because any user can put a tenant's directory into a process's environment.
     """
     return [pid for pid in pids if uid is None or uid in uids_of(pid)]
 
 
 def uids_of(pid: int) -> set[int]:
-    """Real, effective, saved and file system uids; files in /proc may show root instead."""
+    """Real, effective, saved and file system uids; the owner of /proc files may be root instead."""
     try:
         with open(f"/proc/{pid}/status", "rb", buffering=0) as stream:  # noqa: PTH123
             status = stream.read(8192)
@@ -127,7 +127,7 @@ def _matching(raw: bytes, wanted: list[bytes]) -> dict[str, str]:
 
 
 def _is_running_program(pid: int) -> bool:
-    """False for zombies and kernel threads, which have no memory of their own."""
+    """Whether the process has memory of its own; zombies and kernel threads have none."""
     try:
         return b"\nVmSize:" in read_proc(pid, "status")
     except OSError:

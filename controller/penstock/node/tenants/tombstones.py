@@ -1,8 +1,8 @@
-"""The last events of ended tenants, kept for a while so that users can ask why a command ended.
+"""The last events of ended tenants, kept for a while so that users can see why a command ended.
 
-<state>/ended/NAME-TIME.OWNER.jsonl, one file per tenant; OWNER is a uid, or missing. Where there
-are too many files, the owner with the most loses the oldest. A tenant with no event other than its
-grant leaves no file.
+They are in <state>/ended/NAME-TIME.OWNER.jsonl, one file for each tenant; OWNER is a uid, and may
+be missing. If there are too many files, the owner with the most files loses the oldest. A tenant
+whose only event is its grant leaves no file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FOLDER = "ended"
 MOST_FILES = 200
-MOST_EVENTS = 200  # per tenant, the last ones
+MOST_EVENTS = 200  # the number of last events kept for each tenant
 KEPT_NS = 7 * 24 * 3600 * 10**9
 _PLAIN = {"granted", "adopted"}
 
@@ -28,8 +28,8 @@ _PLAIN = {"granted", "adopted"}
 def keep_events(directory: Path, name: str, state: Path, owner: int | None = None) -> None:
     """Keeps a tenant's last events; call it before its `directory` is deleted.
 
-    On a full disk only the events are lost. `owner`: the uid of the tenant's owner; None: not
-    known.
+    On a full disk only the events are lost. `owner`: the uid of the tenant's owner, None if
+    unknown.
     """
     events = read_events(directory)
     if all(one.get("event") in _PLAIN for one in events):
@@ -46,7 +46,7 @@ def keep_events(directory: Path, name: str, state: Path, owner: int | None = Non
 
 
 def read_ended(state: Path, name: str) -> list[dict[str, object]]:
-    """Events of the most recently ended tenant called `name`, oldest first; empty: not kept."""
+    """Events of the last ended tenant with this name, oldest first; empty if none were kept."""
     found = [(one.at_ns, one.file) for one in _files(state / FOLDER) if one.name == name]
     for _, file in sorted(found, reverse=True)[:1]:
         with contextlib.suppress(OSError, ValueError):
@@ -64,7 +64,7 @@ class _Kept(NamedTuple):
 
 def _make_room(folder: Path) -> None:
     oldest_ns = time.time_ns() - KEPT_NS
-    of_owners: dict[str, list[_Kept]] = {}  # the oldest last
+    of_owners: dict[str, list[_Kept]] = {}  # each list has its oldest file last
     for one in sorted(_files(folder), reverse=True):
         if one.at_ns < oldest_ns:
             one.file.unlink(missing_ok=True)

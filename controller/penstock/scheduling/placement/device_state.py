@@ -6,39 +6,32 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.model.quantity import FULL_DEVICE_PERMILLE
+from penstock.model.share import NOTHING, Share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-@dataclass(frozen=True)
-class Share:
-    """Part of one device."""
-
-    memory_bytes: int
-    cores_permille: int
-
-
 Placement = dict[str, dict[str, Share]]  # by container, then by device UUID
-NOTHING = Share(0, 0)
 
 
 @dataclass(frozen=True)
 class Device:
-    """One device of which shares are allocated."""
+    """One device whose memory and compute time are allocated in shares."""
 
     uuid: str
     model: str
     memory_bytes: int
     cores_permille: int = FULL_DEVICE_PERMILLE
-    tflops: float | None = None  # rated; None: not known
+    tflops: float | None = None  # rated; None if not known
     healthy: bool = True
 
 
 class Node:
-    """The devices of a node. Allocations on a device that is gone are kept until it comes back.
+    """The devices of a node. Allocations on a missing device are kept until it comes back.
 
-    The lists are parallel to `devices`, for speed: they are read for every node and every Pod.
+    For speed, values are kept in lists parallel to `devices`, because they are read for every node
+    and every Pod.
     """
 
     __slots__ = (
@@ -51,11 +44,11 @@ class Node:
         self.set_devices(devices)
 
     def set_devices(self, devices: Iterable[Device]) -> None:
-        """Replaces the devices; allocations stay."""
+        """Replaces the devices; allocations are kept."""
         self.devices = tuple(devices)
         self._at = {one.uuid: at for at, one in enumerate(self.devices)}
         self.free_bytes = [0] * len(self.devices)
-        """Below 0 if more is allocated than the device has: it may have shrunk."""
+        """Negative if more is allocated than the device has, because the device may have shrunk."""
         self.free_permille = [0] * len(self.devices)
         for at in range(len(self.devices)):
             self._reckon(at)
@@ -70,7 +63,7 @@ class Node:
         self._add(shares, -1)
 
     def copy(self) -> Node:
-        """An independent copy, to try placements on."""
+        """An independent copy on which to try placements."""
         other = Node()
         other.set_devices(self.devices)
         other.take(self._taken)
@@ -81,7 +74,7 @@ class Node:
         return self._taken.get(uuid, NOTHING)
 
     def left(self, uuid: str) -> Share | None:
-        """The free part of a healthy device, which may be below 0; None: there is none such."""
+        """The free part of a device, possibly negative; None if no healthy device has this UUID."""
         at = self._at.get(uuid)
         if at is None or not self.devices[at].healthy:
             return None
@@ -89,7 +82,7 @@ class Node:
 
     @property
     def is_over(self) -> bool:
-        """Whether more of any device is allocated than it has."""
+        """Whether more of any device is allocated than the device has."""
         return any(free < 0 for free in (*self.free_bytes, *self.free_permille))
 
     @property
@@ -100,10 +93,7 @@ class Node:
     def _add(self, shares: Mapping[str, Share], sign: int) -> None:
         for uuid, share in shares.items():
             was = self._taken.get(uuid, NOTHING)
-            now = Share(
-                was.memory_bytes + sign * share.memory_bytes,
-                was.cores_permille + sign * share.cores_permille,
-            )
+            now = was + share if sign > 0 else was - share
             if now == NOTHING:
                 self._taken.pop(uuid, None)
             else:
@@ -121,8 +111,9 @@ class Node:
     def _weigh(self) -> None:
         """Caches values that are read hundreds of times between two changes of the node.
 
-        `used`: how full the node is, 0 to 1, by the scarcer resource of each device. `best_*`: the
-        most that is free on a healthy device. `largest_*`: the most that one has. 0 without any.
+        `used` is how full the node is, from 0 to 1, according to the scarcer resource of each
+        device. `best_*` is the most that is free on any healthy device, `largest_*` the most that
+        any healthy device has in total. All are 0 if there is no healthy device.
         """
         healthy = [at for at, device in enumerate(self.devices) if device.healthy]
         self.best_bytes = max((self.free_bytes[at] for at in healthy), default=0)

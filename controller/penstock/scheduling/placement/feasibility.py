@@ -1,4 +1,4 @@
-"""Feasibility of one Pod on many nodes: the nodes where it fits, and what the others lack."""
+"""Feasibility of one Pod on many nodes: the nodes where it fits, and what other nodes lack."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from penstock.scheduling.placement.device_state import Node
     from penstock.scheduling.placement.reasons import Kind
 
-    Known = dict[str, Shortage | None]  # by node; None: the request fits
+    Known = dict[str, Shortage | None]  # by node; None if the request fits
 
 
 def survey(
     nodes: Mapping[str, Node], request: Request, known: Known | None = None
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """The nodes where the request fits, and the names of the others by what they lack, in words.
+    """The nodes where the request fits, and the other nodes grouped by what they lack, in words.
 
     Args:
-        nodes: By name.
+        nodes: The nodes, by name.
         request: The Pod's request.
-        known: Results of an earlier survey for the same request, without nodes that have changed
-            since; new results are added to it.
+        known: Results of an earlier survey for the same request, without the nodes that have
+            changed since; new results are added to it.
     """
     ask = request.asks[0]
     if (
@@ -48,12 +48,12 @@ def survey(
 def _of_one_share(
     nodes: Mapping[str, Node], memory_bytes: int, permille: int
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """`survey` for the request of nearly all Pods, without an object per node, for speed."""
+    """`survey` for a request of one share, the usual case; for speed, without objects per node."""
     groups: dict[Kind, list[str]] = {}
     for name, node in nodes.items():
         groups.setdefault(_kind(node, memory_bytes, permille), []).append(name)
     fits = groups.pop("said", [])
-    closely = groups.pop("search", None)  # rare, and for several causes
+    closely = groups.pop("search", None)  # rare, and needs a detailed check of each node
     if closely:
         request = Request((Ask("", memory_bytes=memory_bytes, cores_permille=permille),))
         one_each = [(name, why_not(nodes[name], request)) for name in closely]
@@ -70,7 +70,7 @@ def _of_one_share(
 
 
 def _nearest(kind: Kind, nodes: list[Node], memory_bytes: int, permille: int) -> Shortage:
-    """The shortage of the node that lacks least."""
+    """The smallest shortage of `nodes`."""
     return Shortage(
         kind,
         memory_bytes=memory_bytes - max(node.best_bytes for node in nodes),
@@ -80,7 +80,7 @@ def _nearest(kind: Kind, nodes: list[Node], memory_bytes: int, permille: int) ->
 
 
 def _kind(node: Node, memory_bytes: int, permille: int) -> Kind:
-    """What the node lacks; "said": nothing; "search": it needs a detailed check."""
+    """The kind of the node's shortage; "said" if none, "search" if a detailed check is needed."""
     if permille > node.largest_permille:
         return "search"
     if memory_bytes > node.best_bytes:

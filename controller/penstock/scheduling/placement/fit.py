@@ -1,11 +1,11 @@
-"""Fits a Pod's request on a node: the shares that it gets, or what is missing; node scores."""
+"""Fit of a Pod's request on a node: the shares that it gets or what is missing; node scores."""
 
 from __future__ import annotations
 
 from itertools import combinations
 from typing import TYPE_CHECKING, Literal
 
-from penstock.scheduling.placement.device_state import NOTHING, Share
+from penstock.model.share import NOTHING, Share
 from penstock.scheduling.placement.pod_request import totals
 from penstock.scheduling.placement.reasons import Shortage
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from penstock.scheduling.placement.device_state import Node, Placement
     from penstock.scheduling.placement.pod_request import Ask, Request
 
-# Prefer the fullest device that fits, or the emptiest.
+# Whether to prefer the fullest device that fits, or the emptiest.
 Policy = Literal["binpack", "spread"]
-MOST_TRIES = 2000  # for Pods with several containers; a single one is tried on all devices
+MOST_TRIES = 2000  # for Pods with several containers; a single container is tried on all devices
 
 
 def why_not(node: Node, request: Request) -> Shortage | None:
-    """What the node lacks; None: the Pod fits."""
+    """What the node lacks for the request; None if the request fits."""
     if len(request.asks) == 1:
         ask = request.asks[0]
         free = (_free(node, at, ask, request.model, {}) for at in range(len(node.devices)))
@@ -42,16 +42,16 @@ def fits(node: Node, request: Request) -> bool:
 
 
 def place(node: Node, request: Request, policy: Policy) -> Placement | Shortage:
-    """The shares of each container, or what is missing.
+    """The shares of each container on the node, or what is missing.
 
-    A single container is placed whenever that is possible. For several, at most `MOST_TRIES`
-    combinations are tried: devices are few, and so are containers that request them.
+    A single container is placed whenever that is possible. For several containers, at most
+    `MOST_TRIES` combinations are tried, which is enough for the usual few devices and containers.
     """
     return _Search(node, request, policy).run()
 
 
 def score(nodes: Sequence[Node], policy: Policy, best: int) -> list[int]:
-    """The preference for each node, from 0 to `best`; the best node always has `best`."""
+    """The score of each node, from 0 to `best`; the most preferred node always gets `best`."""
     used = [node.used for node in nodes]
     if not used:
         return []
@@ -64,7 +64,7 @@ def score(nodes: Sequence[Node], policy: Policy, best: int) -> list[int]:
     return [round((high - one) * scale) for one in used]
 
 
-_Taken = dict[int, Share]  # by position of the device
+_Taken = dict[int, Share]  # by the device's position
 
 
 class _Search:
@@ -100,12 +100,12 @@ class _Search:
             del self._placed[ask.container]
             if self._tries >= MOST_TRIES:
                 return False
-        if self._missing is None:  # report the first container that fails, which is the largest
+        if self._missing is None:  # report the largest container, which is the first that fails
             self._missing = _missing(self._node, ask, self._request.model, beside)
         return False
 
     def _beside(self, ask: Ask) -> _Taken:
-        """What the Pod's other containers hold of each device while this one runs."""
+        """Each device's shares held by the Pod's other containers while this container runs."""
         if ask.role == "init":
             names = [name for name, _ in self._roles]
             earlier = set(names[: names.index(ask.container)])
@@ -137,7 +137,8 @@ class _Search:
                 node.free_bytes[at] / device.memory_bytes,
                 node.free_permille[at] / device.cores_permille,
             )
-            # An init container ends before the others start, so it costs nothing on their devices.
+            # An init container ends before the others start, so it needs no extra share on devices
+            # that they use: prefer those.
             elsewhere = ask.role == "init" and device.uuid not in own
             return elsewhere, sign * left, at
 
@@ -147,7 +148,7 @@ class _Search:
 
 
 def _free(node: Node, at: int, ask: Ask, model: str, beside: _Taken) -> Share | None:
-    """The requested share of the device at `at`, if that is free."""
+    """The requested share of the device at position `at`; None if that much is not free."""
     device = node.devices[at]
     if not device.healthy or model not in {"", device.model}:
         return None
@@ -163,7 +164,7 @@ def _free(node: Node, at: int, ask: Ask, model: str, beside: _Taken) -> Share | 
 
 
 def _missing(node: Node, ask: Ask, model: str, beside: _Taken) -> Shortage:
-    """Why too few of the node's devices fit: the first cause that applies."""
+    """The shortage for the first cause that explains why too few of the node's devices fit."""
     of_model = [at for at, one in enumerate(node.devices) if model in {"", one.model}]
     if not of_model:
         return Shortage("model" if model else "health")
@@ -177,7 +178,7 @@ def _missing(node: Node, ask: Ask, model: str, beside: _Taken) -> Shortage:
 
 
 def _too_large(node: Node, ask: Ask, healthy: list[int]) -> Shortage | None:
-    """The shortage if even empty devices are too small, else None."""
+    """The shortage if even empty devices would be too small, else None."""
     devices = [node.devices[at] for at in healthy]
     memory = sum(one.memory_bytes >= (ask.memory_bytes or 0) for one in devices)
     if memory < ask.count:
@@ -194,7 +195,7 @@ def _too_large(node: Node, ask: Ask, healthy: list[int]) -> Shortage | None:
 
 
 def _too_full(node: Node, ask: Ask, healthy: list[int], beside: _Taken) -> Shortage:
-    """How much more would have to be free on the device that lacks least."""
+    """How much more would have to be free on the device that is closest to fitting."""
     memory_short, cores_short, fitting = [], [], 0
     for at in healthy:
         share = ask.share(node.devices[at])

@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from penstock.model import QuantityError, cores_from_tflops
-from penstock.scheduling.placement.device_state import NOTHING, Share
+from penstock.model.share import NOTHING, Share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock.scheduling.placement.device_state import Device, Placement
 
-# A container that runs alongside all others; one that starts before them and stays; one that ends
-# before the next one starts.
+# An app container runs alongside all others, a sidecar starts before them and keeps running, and an
+# init container ends before the next container starts.
 Role = Literal["main", "sidecar", "init"]
 
 
 @dataclass(frozen=True)
 class Ask:
-    """One container's request for each of `count` devices. An unset quantity means all of it."""
+    """A container's request on each of `count` devices. An unset quantity means all of it."""
 
     container: str
     role: Role = "main"
@@ -30,7 +30,7 @@ class Ask:
     tflops: int | None = None  # instead of cores
 
     def share(self, device: Device) -> Share | None:
-        """The share of `device`; None: its TFLOPS are not known, or less than requested."""
+        """The share of `device`; None if its TFLOPS are not known or less than requested."""
         memory_bytes = device.memory_bytes if self.memory_bytes is None else self.memory_bytes
         if self.tflops is None:
             cores = device.cores_permille if self.cores_permille is None else self.cores_permille
@@ -48,17 +48,17 @@ class Request:
     """A Pod's request: `asks` in the order in which its containers start."""
 
     asks: tuple[Ask, ...]
-    model: str = ""  # of the devices; empty: any
+    model: str = ""  # of the devices; empty for any model
 
     @property
     def together(self) -> list[Ask]:
-        """Asks of containers that run at the same time, the largest (hardest to place) first."""
+        """Requests of containers that run concurrently, the largest (hardest to place) first."""
         both = [ask for ask in self.asks if ask.role != "init"]
         return sorted(both, key=_size, reverse=True)
 
     @property
     def inits(self) -> list[Ask]:
-        """The asks of init containers, each of which runs alone with the sidecars before it."""
+        """Requests of init containers, each of which runs with only the sidecars before it."""
         return [ask for ask in self.asks if ask.role == "init"]
 
 
@@ -73,11 +73,11 @@ def _size(ask: Ask) -> tuple[float, float, float]:
 
 
 def totals(placement: Placement, roles: Iterable[tuple[str, Role]]) -> dict[str, Share]:
-    """What a Pod holds of each device: the maximum at any moment, by the rules of Kubernetes.
+    """A Pod's share of each device: the most it uses at any moment, by the rules of Kubernetes.
 
     Args:
         placement: The shares of its containers.
-        roles: Its containers in start order. A container that is placed but not named here counts
+        roles: Its containers in start order. A container that is placed but not listed here counts
             as running all the time.
     """
     order = [(name, role) for name, role in roles if name in placement]
@@ -97,22 +97,10 @@ def totals(placement: Placement, roles: Iterable[tuple[str, Role]]) -> dict[str,
 
 
 def _plus(one: Mapping[str, Share], other: Mapping[str, Share]) -> dict[str, Share]:
-    return {
-        uuid: _sum(one.get(uuid, NOTHING), other.get(uuid, NOTHING)) for uuid in {**one, **other}
-    }
+    return {uuid: one.get(uuid, NOTHING) + other.get(uuid, NOTHING) for uuid in {**one, **other}}
 
 
 def _at_least(one: Mapping[str, Share], other: Mapping[str, Share]) -> dict[str, Share]:
     return {
-        uuid: _most(one.get(uuid, NOTHING), other.get(uuid, NOTHING)) for uuid in {**one, **other}
+        uuid: one.get(uuid, NOTHING).at_least(other.get(uuid, NOTHING)) for uuid in {**one, **other}
     }
-
-
-def _sum(one: Share, other: Share) -> Share:
-    return Share(one.memory_bytes + other.memory_bytes, one.cores_permille + other.cores_permille)
-
-
-def _most(one: Share, other: Share) -> Share:
-    return Share(
-        max(one.memory_bytes, other.memory_bytes), max(one.cores_permille, other.cores_permille)
-    )

@@ -1,7 +1,8 @@
-"""Preemption: chooses the fewest Pods to evict from a node for a Pod of a higher priority.
+"""Preemption: the choice of the Pods to evict from a node for a Pod of higher priority.
 
-The lowest sufficient priority is chosen first, then the fewest Pods of it, then the youngest. So a
-more important Pod stays even if two less important ones are evicted instead.
+The best choice is the one whose most important Pod has the lowest priority; among equal choices,
+the one with the fewest Pods, then the one with the youngest Pods. So a more important Pod stays
+even if two less important Pods are evicted instead.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from itertools import combinations
 from math import comb
 from typing import TYPE_CHECKING
 
-from penstock.scheduling.placement.device_state import Node, Share
+from penstock.model.share import Share
+from penstock.scheduling.placement.device_state import Node
 from penstock.scheduling.placement.fit import fits
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ class Holder:
 
     uid: str
     priority: int
-    since_s: float  # by any clock; the greater, the younger
+    since_s: float  # start time on any clock
     shares: Mapping[str, Share] = field(hash=False)  # by device UUID
     budgets: tuple[str, ...] = ()  # disruption budgets, each of which limits evictions
 
@@ -43,15 +45,15 @@ def choose(
     allowed: Mapping[str, int],
     best: Sequence[Holder] | None = None,
 ) -> tuple[Holder, ...] | None:
-    """The Pods to evict so that `request` fits; empty: it fits already; None: no eviction helps.
+    """The Pods to evict so that `request` fits; empty if it fits already, None if nothing helps.
 
     Args:
-        node: The node's devices with all allocations, those of `holders` included.
+        node: The node's devices with all allocations, including those of `holders`.
         request: The Pod's request.
-        priority: The Pod's priority: only Pods of a lower one are chosen.
+        priority: The Pod's priority; only Pods of lower priority are chosen.
         holders: The Pods on the node.
-        allowed: How many Pods of each budget may be evicted.
-        best: The best choice on other nodes; only a better one is returned.
+        allowed: How many Pods of each disruption budget may be evicted.
+        best: The best choice on other nodes; only a better choice is returned.
     """
     if fits(node, request):
         return ()
@@ -81,7 +83,7 @@ def rank(victims: Sequence[Holder]) -> tuple[int, int, int, float]:
 def _parts(
     node: Node, request: Request, lower: list[Holder], best: Sequence[Holder] | None
 ) -> Iterator[tuple[Node, list[Holder]]]:
-    """The independent parts of the problem: each device if one is enough, else all together."""
+    """The devices as independent problems if one device is enough, else all devices as one."""
     ask = request.asks[0]
     if len(request.asks) > 1 or ask.count > 1:
         yield _copy(node), lower
@@ -101,7 +103,7 @@ def _parts(
 def _may_do(
     node: Node, at: int, ask: Ask, some: list[Holder], best: Sequence[Holder] | None
 ) -> bool:
-    """Whether the device may yield a choice better than `best`; sums rule most devices out."""
+    """Whether the device may yield a better choice than `best`; sums rule out most devices."""
     device = node.devices[at]
     share = ask.share(device)
     if share is None or not device.healthy:
@@ -116,7 +118,7 @@ def _may_do(
 
     if best is None:
         return would_do([one.shares[device.uuid] for one in some], len(some))
-    limit = rank(best)[0]  # any number of a lower priority is better; of this one, at most as many
+    limit = rank(best)[0]  # of a lower priority any number is better; of this one, at most as many
     lower = [one.shares[device.uuid] for one in some if one.priority < limit]
     if would_do(lower, len(lower)):
         return True
@@ -169,7 +171,7 @@ def _fewest(
 def _spare(
     node: Node, request: Request, pool: list[Holder], allowed: Mapping[str, int]
 ) -> tuple[Holder, ...] | None:
-    """For too many sets to try: evicts all, then spares those it can, the most important first."""
+    """Evicts all Pods, then spares the most important it can, if there are too many sets to try."""
     going: list[Holder] = []
     for one in pool:
         if _are_allowed([*going, one], allowed):
@@ -189,7 +191,7 @@ def _are_allowed(several: Iterable[Holder], allowed: Mapping[str, int]) -> bool:
 
 
 def _fits_without(node: Node, request: Request, several: Iterable[Holder]) -> bool:
-    """Whether the request fits without `several`. Changes `node`, and restores it."""
+    """Whether the request fits without `several`. Changes `node` temporarily."""
     gone: dict[str, Share] = {}
     here = {device.uuid for device in node.devices}
     for one in several:

@@ -1,7 +1,8 @@
 """Reasons why a Pod fits on no node: what each node lacks, and one sentence for many nodes.
 
-"6 nodes: memory short by 2Gi at best; 2 nodes: cordoned". Nodes that lack the same thing are
-grouped, with the value of the one that comes nearest: five hundred values help nobody.
+An example is "6 nodes: memory short by 2Gi at best; 2 nodes: cordoned". Nodes that lack the same
+thing are grouped, and the group shows the value of the node that comes closest, because five
+hundred values would help nobody.
 """
 
 from __future__ import annotations
@@ -19,35 +20,35 @@ Kind = Literal[
     "memory",  # not enough is free
     "cores",
     "memory-and-cores",
-    "apart",  # enough of both, on different devices
-    "devices",  # fewer devices than requested have so much free
+    "apart",  # enough of both is free, but on different devices
+    "devices",  # fewer devices than requested have enough free
     "too-few",  # the node has fewer devices than requested
-    "memory-of-device",  # more than any of its devices has
+    "memory-of-device",  # more memory than any of the node's devices has
     "cores-of-device",
     "tflops-of-device",
     "tflops-unknown",
     "model",
     "health",
-    "search",  # several containers: no combination that was tried fits
+    "search",  # several containers, and no combination that was tried fits
     "said",  # the reason is in `text`
 ]
 
 
 @dataclass(frozen=True)
 class Shortage:
-    """What one node lacks: how much more would be needed."""
+    """What one node lacks, and how much more would be needed."""
 
     kind: Kind
     memory_bytes: int = 0
     cores_permille: int = 0
     count: int = 0  # devices that fit
     wanted: int = 0  # devices requested
-    most: int = 0  # bytes, permille or TFLOPS of its largest device
+    most: int = 0  # bytes, permille or TFLOPS of the node's largest device
     text: str = ""
 
 
 def together(shortages: Iterable[tuple[str, Shortage | None]]) -> dict[str, list[str]]:
-    """The nodes by what they lack, in words; a node with None lacks nothing and is left out."""
+    """Nodes by what they lack, in words; a node with None lacks nothing and is left out."""
     groups: dict[tuple[Kind, str], tuple[list[Shortage], list[str]]] = {}
     for node, one in shortages:
         if one is not None:
@@ -61,20 +62,20 @@ def together(shortages: Iterable[tuple[str, Shortage | None]]) -> dict[str, list
 
 
 def grouped(shortages: Mapping[str, Shortage]) -> dict[str, str]:
-    """What each node lacks, in words; the same words for all nodes that lack the same thing."""
+    """Each node's shortage in words, identical for all nodes that lack the same thing."""
     found = {name: why for why, names in together(shortages.items()).items() for name in names}
     return {name: found[name] for name in shortages}
 
 
 def sentence(reasons: Iterable[str]) -> str:
-    """One reason per node → "6 nodes: memory short by 2Gi at best; 1 node: cordoned"."""
+    """One sentence for many nodes: "6 nodes: memory short by 2Gi at best; 1 node: cordoned"."""
     counted = Counter(reasons)
     ordered = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
     return "; ".join(f"{count} node{'s' * (count > 1)}: {why}" for why, count in ordered)
 
 
 def words(members: Sequence[Shortage]) -> str:
-    """What nodes of the same shortage lack, with the value of the one that comes nearest."""
+    """Several nodes' shortages of one kind in words, with the value of the closest node."""
     kind = members[0].kind
     memory_bytes = min(one.memory_bytes for one in members)
     permille = min(one.cores_permille for one in members)

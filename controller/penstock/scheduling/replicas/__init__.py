@@ -1,1 +1,1 @@
-"""Replica counts: how many replicas there should be, from samples and a policy."""
+"""Replica counts: decides from samples and a policy how many replicas there should be."""

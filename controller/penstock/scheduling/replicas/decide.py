@@ -1,33 +1,31 @@
-"""Decides how many replicas there should be. Pure: time, samples and history are arguments.
+"""Replica count decision, as a pure function of time, samples and history.
 
-Grow when *any* metric is above `up`, shrink when *all* are below `down`. The count follows from the
-total of each metric, as in Kubernetes' HPA: total / threshold, rounded up. ADR 17 says why.
+The count grows when *any* metric is above `up`, and shrinks when *all* metrics are below `down`. As
+in Kubernetes' HPA, it is the total of a metric divided by the threshold, rounded up. ADR 17
+explains why.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
+
+from penstock.model.metric import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from penstock.model.metric import Metric
     from penstock.policy.schema import Scale, Threshold
 
-Metric = Literal["cpu", "memory", "cores", "vgpu_memory", "qps"]
-# In the policy's order, with the names shown to users.
-METRIC_NAMES: dict[Metric, str] = {
-    "cpu": "cpu",
-    "memory": "memory",
-    "cores": "vGPU cores",
-    "vgpu_memory": "vGPU memory",
-    "qps": "qps",
-}
-MAX_AGE_NS = 30 * 10**9  # an older value counts as not known
-# Shrinking may load the rest up to this part of `up`: noise must not make them grow again.
+MAX_AGE_NS = 30 * 10**9  # an older value counts as unknown
+# After shrinking, the load may be at most this part of `up`, so that noise does not cause growth.
 HEADROOM = 0.9
-GROWTH_FACTOR, GROWTH_STEP = 2, 4  # one step at most doubles, or adds four if that is more
+GROWTH_FACTOR, GROWTH_STEP = (
+    2,
+    4,
+)  # one step at most doubles the count or, if more, adds four
 # After a change, values need this part of the stabilisation window to reflect the new count.
 SETTLE_PARTS = 4
 _ENOUGH = 10**9  # more replicas than any policy allows; keeps arithmetic on absurd values finite
@@ -35,7 +33,7 @@ _ENOUGH = 10**9  # more replicas than any policy allows; keeps arithmetic on abs
 
 @dataclass(frozen=True)
 class Sample:
-    """One value: percent for utilisations, requests per second for qps."""
+    """One measured value, in percent for utilisations and in requests per second for qps."""
 
     at_ns: int  # on the clock of `Observation.at_ns`
     value: float
@@ -43,7 +41,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class ReplicaSample:
-    """The values of one replica. A metric that is not in `figures` is not known."""
+    """The values of one replica. A metric that is missing in `figures` is unknown."""
 
     ready: bool
     figures: Mapping[Metric, Sample] = field(default_factory=dict)
@@ -51,35 +49,36 @@ class ReplicaSample:
 
 @dataclass(frozen=True)
 class Observation:
-    """All measurements of one time.
+    """All measurements at one time.
 
-    `totals` are demands measured outside the replicas (requests per second at a load balancer).
-    They are divided by the number of ready replicas, and are known even while there is none.
+    `totals` are demands measured outside the replicas, such as requests per second at a load
+    balancer. They are divided by the number of ready replicas, and are known even with no replica.
     """
 
     at_ns: int  # monotonic
-    replicas: Sequence[ReplicaSample]  # as many as were last decided, ready or not
+    replicas: Sequence[ReplicaSample]  # as many as the last decision wanted, ready or not
     totals: Mapping[Metric, Sample] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class History:
-    """State that earlier decisions pass on to later ones. Start with `History()`.
+    """State that earlier decisions pass on to later decisions, initially `History()`.
 
-    The clock is our own: it never runs backwards, and an observation moves it by at most a part of
-    the stabilisation window, so that a clock jump cannot end a window that was not observed.
+    The history has its own clock, which never runs backwards. An observation advances it by at most
+    a part of the stabilisation window, so that a jump of the caller's clock cannot end a window
+    that was not observed.
     """
 
     clock_ns: int = 0
     observed_ns: int | None = None  # the last observation's time, on the caller's clock
     recommended: tuple[tuple[int, int], ...] = ()  # (clock_ns, replicas), over the window
-    settled_ns: int = 0  # growth waits until then
+    settled_ns: int = 0  # no growth before this time
     ready: int = 0  # ready replicas at the last observation
 
 
 @dataclass(frozen=True)
 class Decision:
-    """How many replicas there should be, and the reason in words."""
+    """The wanted number of replicas, with the reason in words."""
 
     replicas: int
     reason: str
@@ -88,19 +87,19 @@ class Decision:
 
 @dataclass(frozen=True)
 class _Load:
-    """One metric over the replicas."""
+    """The load of all replicas by one metric."""
 
     metric: Metric
     threshold: Threshold
     mean: float | None  # over ready replicas with a value
     total_at_least: float  # replicas without a value count as 0
-    total_at_most: float | None  # ... as at `up`; None: nothing is known
+    total_at_most: float | None  # ... or count as at `up`; None if nothing is known
     mean_at_most: float | None
 
     def __str__(self) -> str:
-        unit = "" if self.metric == "qps" else " %"
-        shown = "not known" if self.mean is None else f"{self.mean:.4g}{unit}"
-        return f"{METRIC_NAMES[self.metric]} {shown}"
+        names = METRICS[self.metric]
+        shown = "not known" if self.mean is None else f"{self.mean:.4g}{names.unit}"
+        return f"{names.shown} {shown}"
 
     @property
     def is_high(self) -> bool:
@@ -109,15 +108,15 @@ class _Load:
 
     @property
     def is_low(self) -> bool:
-        """Whether it is below `down`, whatever the unknown values are."""
+        """Whether the load is below `down`, whatever the unknown values are."""
         return self.mean_at_most is not None and self.mean_at_most < self.threshold.down
 
 
 def decide(observation: Observation, scale: Scale, history: History) -> tuple[Decision, History]:
     """The number of replicas for an observation, and the history for the next call.
 
-    Values that are missing, too old, negative or not finite count as not known: as 0 when growing,
-    as the upper threshold when shrinking.
+    Values that are missing, too old, negative or not finite are unknown. An unknown value counts as
+    0 for growing, and as the upper threshold for shrinking.
     """
     current = len(observation.replicas)
     loads = _loads(observation, scale)
@@ -144,26 +143,20 @@ def decide(observation: Observation, scale: Scale, history: History) -> tuple[De
 
 
 def floor_of(scale: Scale) -> int:
-    """The minimum of replicas. 0 only if demand is measured outside the replicas (qps)."""
+    """The minimum number of replicas; 0 only if demand is measured outside the replicas (qps)."""
     return scale.min if scale.metrics.qps is not None else max(1, scale.min)
 
 
 def thresholds_of(scale: Scale) -> dict[Metric, Threshold]:
-    """The metrics that the policy names, with their thresholds."""
-    named: dict[Metric, Threshold | None] = {
-        "cpu": scale.metrics.cpu,
-        "memory": scale.metrics.memory,
-        "cores": scale.metrics.cores,
-        "vgpu_memory": scale.metrics.vgpu_memory,
-        "qps": scale.metrics.qps,
-    }
+    """The metrics in the policy, with their thresholds."""
+    named = {metric: getattr(scale.metrics, metric) for metric in METRICS}
     return {metric: threshold for metric, threshold in named.items() if threshold is not None}
 
 
 def _recommend(
     current: int, observation: Observation, scale: Scale, loads: list[_Load]
 ) -> tuple[int, str]:
-    """The count that the present values call for, within bounds, and why."""
+    """The count that the current values call for, within bounds, and the reason."""
     if not scale.min <= current <= scale.max:
         which = f"fewer than min ({scale.min})" if current < scale.min else f"max is {scale.max}"
         return min(max(current, scale.min), scale.max), which
@@ -180,7 +173,7 @@ def _recommend(
 
 
 def _of_the_unknown(current: int, scale: Scale, loads: list[_Load]) -> str:
-    """The reason for no change if a value is missing; one replica may exist only because of it."""
+    """The reason for no change if a value is missing, which may be why one replica is kept."""
     demand = next((load for load in loads if load.metric == "qps"), None)
     if current == 1 and floor_of(scale) == 0 and demand and demand.mean_at_most is None:
         return "one replica is kept until demand is known"
@@ -190,7 +183,7 @@ def _of_the_unknown(current: int, scale: Scale, loads: list[_Load]) -> str:
 def _shrunk(
     current: int, observation: Observation, scale: Scale, loads: list[_Load]
 ) -> tuple[int, str]:
-    """The smallest count that stays below `up`, with headroom."""
+    """The smallest count whose load stays below `up`, with headroom."""
     floor = floor_of(scale)
     needs = {
         load.metric: _count(load.total_at_most, load.threshold.up * HEADROOM) for load in loads
@@ -206,7 +199,7 @@ def _shrunk(
     driver = max(loads, key=lambda load: needs[load.metric])
     projected = (driver.total_at_most or 0.0) / (current - 1)
     return current, (
-        f"{shown}: below down, but {METRIC_NAMES[driver.metric]} would be {projected:.4g} on "
+        f"{shown}: below down, but {METRICS[driver.metric].shown} would be {projected:.4g} on "
         f"{current - 1}, too near {driver.threshold.up:g}"
     )
 
@@ -214,7 +207,7 @@ def _shrunk(
 def _grown(
     current: int, observation: Observation, scale: Scale, loads: list[_Load]
 ) -> tuple[int, str]:
-    """The count that the most demanding high metric calls for, in steps."""
+    """The count that the most demanding of the high metrics calls for, limited to one step."""
     high = [load for load in loads if load.is_high]
     needs = {load.metric: _count(load.total_at_least, load.threshold.up) for load in high}
     driver = max(high, key=lambda load: needs[load.metric])
@@ -235,7 +228,7 @@ def _grown(
 
 
 def _from_nothing(scale: Scale, loads: list[_Load]) -> tuple[int, str]:
-    """The count if there is no replica: it follows from demand measured outside alone."""
+    """The count when there is no replica, which follows only from demand measured outside."""
     demand = next((load for load in loads if load.metric == "qps"), None)
     if demand is None or demand.total_at_most is None:
         return min(1, scale.max), "demand is not known: one replica is kept"
@@ -253,7 +246,7 @@ def _held(window: Sequence[tuple[int, int]], held: int, scale: Scale) -> str:
 
 
 def _no_demand(observation: Observation) -> bool:
-    """Whether demand measured outside is known to be zero."""
+    """Whether demand measured outside the replicas is known to be zero."""
     total = _known(observation.totals.get("qps"), observation.at_ns)
     return total == 0
 
@@ -272,7 +265,7 @@ def _load(
     total = _known(observation.totals.get(metric), observation.at_ns)
     if total is not None:
         mean = total / len(ready) if ready else None
-        # Shrinking counts all decided replicas: those that are starting will take their part.
+        # For shrinking, count all wanted replicas, because those that are starting will take load.
         most = total / max(1, len(observation.replicas))
         return _Load(metric, threshold, mean, total, total, max(most, mean or 0.0))
     figures = [_known(replica.figures.get(metric), observation.at_ns) for replica in ready]
@@ -298,12 +291,12 @@ def _known(sample: Sample | None, now_ns: int) -> float | None:
     if sample is None or abs(now_ns - sample.at_ns) > MAX_AGE_NS:
         return None
     value = sample.value
-    # No real value is that large: it is a measurement error.
+    # No real value is that large, so it must be a measurement error.
     return value if math.isfinite(value) and 0 <= value < 1e15 else None
 
 
 def _count(total: float | None, each: float) -> int:
-    """How many replicas carry `total` with at most `each`; a rounding error adds no replica."""
+    """Replicas needed for `total` at up to `each` per replica; a rounding error adds no replica."""
     if total is None or each <= 0:
         return _ENOUGH
     ratio = total / each
@@ -311,11 +304,11 @@ def _count(total: float | None, each: float) -> int:
 
 
 def _advance(history: History, observation: Observation, scale: Scale, current: int) -> History:
-    """Advances our clock, drops entries before the window, and notes newly ready replicas."""
+    """Advances the history's clock, drops old entries, and notes newly ready replicas."""
     before = history.observed_ns
     elapsed = 0 if before is None else observation.at_ns - before
     clock_ns = history.clock_ns + max(0, min(elapsed, scale.stabilization // SETTLE_PARTS))
-    # At the start nothing is known of the time before: assume that the present count was right.
+    # At the start nothing is known about the past, so assume that the current count was right.
     recommended = history.recommended or ((clock_ns, current),)
     since_ns = clock_ns - scale.stabilization
     kept = tuple(entry for entry in recommended if entry[0] > since_ns)
@@ -334,7 +327,7 @@ def _advance(history: History, observation: Observation, scale: Scale, current: 
 
 
 def _thinned(window: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """Keeps entries that can still be the maximum: those that no later one reaches."""
+    """Keeps the entries that can still become the maximum, which exceed every later entry."""
     kept: list[tuple[int, int]] = []
     for entry in window:
         while kept and kept[-1][1] <= entry[1]:

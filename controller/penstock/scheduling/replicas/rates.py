@@ -1,4 +1,4 @@
-"""Rates of growing totals over a time window."""
+"""Rate of a growing total over a time window."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Rate:
-    """The rate of a growing total over a window. A total that falls has been reset."""
+    """The rate of a growing total over a time window. A total that falls has been reset."""
 
     window_ns: int
     totals: deque[tuple[int, float]] = field(default_factory=deque)
 
     def add(self, at_ns: int, total: float) -> None:
-        """Adds a total; one that is earlier or lower than the last one starts a new series."""
+        """Adds a total. If it is earlier or lower than the last total, a new series starts."""
         if self.totals and (at_ns <= self.totals[-1][0] or total < self.totals[-1][1]):
             self.totals.clear()
         self.totals.append((at_ns, total))
@@ -23,7 +23,7 @@ class Rate:
 
     @property
     def per_second(self) -> float | None:
-        """The rate per second; None until half a window has passed."""
+        """The rate per second; None until half a window has been sampled."""
         if len(self.totals) < 2:
             return None
         (since_ns, first), (at_ns, last) = self.totals[0], self.totals[-1]

@@ -2,13 +2,13 @@
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{- /* What a release of Kubernetes must have. Extended resources: admission policies and claims of group version
-       v1, 1.34, which is the chart's own constraint. */ -}}
+{{- /* Checks that the release of Kubernetes supports `way`. Extended resources need admission policies and claims
+       in version v1, which exist from 1.34 on; the chart's own constraint requires that release. */ -}}
 {{- define "penstock.refusals" -}}
 {{- if and (ne .Values.way "plugin") (not (semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version)) }}
 {{- printf "way: %s needs Kubernetes 1.36, and this is %s: before it a device cannot be shared by claims (DRAConsumableCapacity is alpha and off). Use --set way=plugin, or upgrade control plane and kubelets." .Values.way .Capabilities.KubeVersion.Version | fail }}
 {{- end }}
-{{- /* An upgrade must not take the agents away from under the shares of a cluster without the label. */ -}}
+{{- /* Keeps an upgrade from removing the agents of running shares in a cluster whose nodes lack the label. */ -}}
 {{- $nodes := dig "items" list (lookup "v1" "Node" "" "") }}
 {{- if and .Release.IsUpgrade $nodes (eq (include "penstock.agentNodes" .) (toYaml (dict "nvidia.com/gpu.present" "true"))) }}
 {{- $labelled := list }}
@@ -24,34 +24,34 @@
 {{- end }}
 {{- end }}
 
-{{- /* Of every object. */ -}}
+{{- /* Labels of every object. */ -}}
 {{- define "penstock.labels" -}}
 app.kubernetes.io/name: penstock
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
-{{- /* What selects the Pods of a component: (list . "agent") */ -}}
+{{- /* Labels that select the Pods of a component: (list . "agent") */ -}}
 {{- define "penstock.selector" -}}
 app.kubernetes.io/name: penstock
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
-{{- /* Of a Pod: (list . "agent") */ -}}
+{{- /* Labels of a Pod: (list . "agent") */ -}}
 {{- define "penstock.podLabels" -}}
 {{ include "penstock.selector" . }}
 app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
 {{- end }}
 
-{{- /* Labels of a component's Pods, with the operator's: (list . "agent" .Values.agent). Ours come last: what
-       selects the Pods is not to be changed. */ -}}
+{{- /* Labels of a component's Pods, including podLabels: (list . "agent" .Values.agent). The chart's labels come
+       last, so that podLabels cannot change the labels that select the Pods. */ -}}
 {{- define "penstock.allLabels" -}}
 {{- $ours := include "penstock.podLabels" . | fromYaml }}
 {{- merge $ours (deepCopy (index . 2).podLabels) | toYaml }}
 {{- end }}
 
-{{- /* Where a component's Pods may run: (list . "control" .Values.control) */ -}}
+{{- /* Node selector, tolerations and affinity of a component's Pods: (list . "control" .Values.control) */ -}}
 {{- define "penstock.where" -}}
 {{- $of := index . 2 }}
 {{- with $of.nodeSelector }}
@@ -65,7 +65,7 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{- /* Nodes for agents: those that the operator names, else those that are known to have a GPU. */ -}}
+{{- /* The nodes for agents: those that agent.nodeSelector selects, or else those that are known to have a GPU. */ -}}
 {{- define "penstock.agentNodes" -}}
 {{- $agent := .Values.agent }}
 {{- if $agent.nodeSelector }}
@@ -77,8 +77,8 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{- /* Of agents that serve in one way: (list . "plugin"). With both ways a node is served by claims, unless somebody
-       labelled it; that is asked for beside whatever the operator asks for. */ -}}
+{{- /* The affinity of the agents of one allocation mode: (list . "plugin"). With way: both, a node serves claims
+       unless it is labelled otherwise; this condition is added to the affinity in the values. */ -}}
 {{- define "penstock.agentAffinity" -}}
 {{- $values := (index . 0).Values }}
 {{- $affinity := deepCopy $values.agent.affinity }}
@@ -98,14 +98,15 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{- /* Further arguments and variables of a container: .Values.control */ -}}
+{{- /* Extra arguments and environment variables of a container: .Values.control */ -}}
 {{- define "penstock.extraArgs" -}}
 {{- range .extraArgs }}
 - {{ . | quote }}
 {{- end }}
 {{- end }}
 
-{{- /* Of a container that needs nothing of the node: what PodSecurity's "restricted" asks for. */ -}}
+{{- /* The security context of a container that needs nothing from the node, as PodSecurity's "restricted"
+       requires. */ -}}
 {{- define "penstock.restricted" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -122,13 +123,13 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{- /* The directories on a node that ours lie in, as JSON; no longer one below another of them. */ -}}
+{{- /* The directories on a node in which Penstock creates directories or files, as JSON, without duplicates. */ -}}
 {{- define "penstock.parents" -}}
 {{- $paths := .Values.paths }}
 {{- list (dir $paths.state) (dir $paths.data) (dir $paths.cdi) $paths.kubelet (dir $paths.devicePlugins) | uniq | toJson }}
 {{- end }}
 
-{{- /* Replicas of a component on different nodes, where there are several. */ -}}
+{{- /* Places the replicas of a component on different nodes if there are several nodes. */ -}}
 {{- define "penstock.apart" -}}
 topologySpreadConstraints:
   - maxSkew: 1
@@ -138,7 +139,7 @@ topologySpreadConstraints:
       matchLabels: {{- include "penstock.selector" . | nindent 8 }}
 {{- end }}
 
-{{- /* A drain leaves one of several running: (list . "control" 2) */ -}}
+{{- /* A PodDisruptionBudget, so that a drain leaves one of several replicas running: (list . "control" 2) */ -}}
 {{- define "penstock.disruption" -}}
 {{- $root := index . 0 -}}
 apiVersion: policy/v1
@@ -147,13 +148,14 @@ metadata:
   name: {{ $root.Release.Name }}-{{ index . 1 }}
   labels: {{- include "penstock.labels" $root | nindent 4 }}
 spec:
-  {{- /* of a single replica a budget would keep drains from ending */}}
+  {{- /* with a single replica, a budget would keep drains from completing */}}
   {{ ternary "minAvailable" "maxUnavailable" (gt (int (index . 2)) 1) }}: 1
   selector:
     matchLabels: {{- include "penstock.selector" (list $root (index . 1)) | nindent 6 }}
 {{- end }}
 
-{{- /* Of a process of ours, by the name of its port. A busy node is slow and no reason to end one. */ -}}
+{{- /* The probes of one of Penstock's processes, by the name of its port. The limits are generous, because a slow,
+       busy node is no reason to end a process. */ -}}
 {{- define "penstock.probes" -}}
 startupProbe:
   httpGet: {path: /healthz, port: {{ . }}}

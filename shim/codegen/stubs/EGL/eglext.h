@@ -1,1 +1,1 @@
-/* everything that cudaEGL.h needs is in egl.h */
+/* Empty, because egl.h has everything that cudaEGL.h needs. */

@@ -1,6 +1,6 @@
 #ifndef VDPAU_STUB_H
 #define VDPAU_STUB_H
-/* The handful of VDPAU types that cudaVDPAU.h mentions; it expects its user to include them first. */
+/* The few VDPAU types that cudaVDPAU.h uses but does not include. */
 typedef unsigned int VdpDevice;
 typedef unsigned int VdpVideoSurface;
 typedef unsigned int VdpOutputSurface;

@@ -1,5 +1,5 @@
-/* Arrays and mipmapped arrays: linear memory with a shape; textures and surfaces are only handles.
- */
+/* Arrays and mipmapped arrays are linear memory with a shape. Textures and surfaces are only
+ * handles. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,9 +31,9 @@ unsigned sim_format_bytes(CUarray_format format) {
   }
 }
 
-/* Formats of two planes, the second one half as high where the sampling is 4:2:0, and of texels of
- * a fixed size: created, but not copied to or from. Bytes of a texel in each plane; 0: none of
- * these. */
+/* Returns the bytes per texel of a format with two planes or with texels of a fixed size, or 0 for
+ * any other format. The second plane has half the height for 4:2:0 formats. Arrays of such formats
+ * can be created, but not copied. */
 static unsigned odd_format_bytes(CUarray_format format, unsigned *second, bool *half) {
   *second = 0;
   *half = format == CU_AD_FORMAT_NV12 || format == CU_AD_FORMAT_P010 || format == CU_AD_FORMAT_P016;
@@ -58,7 +58,8 @@ static unsigned odd_format_bytes(CUarray_format format, unsigned *second, bool *
   }
 }
 
-/* In columns of 64 bytes by 8 rows, up to 32 of them one above the other. */
+/* Returns the number of rows including padding: rows are laid out in blocks of 64 bytes by 8 rows,
+ * with up to 32 blocks in a column. */
 static uint64_t rows_of(uint64_t height) {
   uint64_t column = 8;
   if (height <= 1) return 1;
@@ -165,7 +166,8 @@ CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
   sim_array *a;
   TRY(array_of(handle, &a));
   bool sparse = a->shape.Flags & CUDA_ARRAY3D_SPARSE;
-  REQUIRE(a->alloc || sparse, CUDA_ERROR_INVALID_HANDLE); /* a level goes with its mipmap */
+  /* a level is destroyed together with its mipmapped array */
+  REQUIRE(a->alloc || sparse, CUDA_ERROR_INVALID_HANDLE);
   TRY(sim_synchronize_context(ctx));
   sim_handle_remove(a);
   sim_big_lock();

@@ -4,7 +4,7 @@
 
 typedef struct sim_array {
   CUDA_ARRAY3D_DESCRIPTOR shape;
-  sim_alloc *alloc; /* NULL: a level of a mipmapped array, which owns the memory */
+  sim_alloc *alloc; /* NULL for a level of a mipmapped array, which owns the memory itself */
   uint64_t address, pitch, slice;
   sim_context *ctx;
   struct sim_array *next;

@@ -1,4 +1,5 @@
-/* Stream capture: calls become nodes of a graph; what may not be called meanwhile. */
+/* Stream capture: calls become nodes of a graph, and some calls are forbidden until the capture
+ * ends. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -9,21 +10,22 @@
 struct sim_capture {
   sim_graph *graph;
   sim_stream *origin;
-  sim_stream *streams; /* all that take part */
+  sim_stream *streams; /* list of the streams that take part */
   CUstreamCaptureMode mode;
   pid_t thread;
   uint64_t id;
   bool invalid;
   bool into_given_graph;
-  CUgraphRecaptureCallback callback; /* for nodes that differ from the given graph's */
+  /* called for nodes that differ from those of the given graph */
+  CUgraphRecaptureCallback callback;
   void *data;
-  bool again;   /* its nodes are those that the graph has already … */
-  size_t place; /* … the next of them */
+  bool again;   /* true for a recapture, where the graph already has its nodes */
+  size_t place; /* index of the next node in a recapture */
   sim_capture *next;
 };
 
 static uint64_t last_id;
-static sim_capture *captures; /* live ones; big lock */
+static sim_capture *captures; /* list of live captures, guarded by the big lock */
 static unsigned live_count;
 
 static pid_t this_thread(void) {
@@ -34,7 +36,7 @@ static pid_t this_thread(void) {
 
 /* ---- what captures forbid ---- */
 
-/* By any thread that does what the capture forbids. */
+/* Invalidates a capture. Any thread that makes a forbidden call does this. */
 static void invalidate(sim_capture *capture) {
   __atomic_store_n(&capture->invalid, true, __ATOMIC_RELEASE);
 }
@@ -42,8 +44,9 @@ static bool is_invalid(const sim_capture *capture) {
   return __atomic_load_n(&capture->invalid, __ATOMIC_ACQUIRE);
 }
 
-/* A call that may wait for other streams, or that does what a later replay would not repeat. Which
- * captures forbid it depends on their modes and on this thread's. They are spoilt by it. */
+/* Fails a call that may wait for other streams, or that a replay would not repeat, if a capture
+ * forbids it. The modes of the captures and of this thread decide which captures forbid it; these
+ * are invalidated. */
 CUresult sim_capture_forbids(sim_context *ctx) {
   (void)ctx;
   if (sim_self.mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
@@ -62,7 +65,7 @@ CUresult sim_capture_forbids(sim_context *ctx) {
   return forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
-/* What follows conflicts with a capture whatever the modes are. */
+/* Invalidates the captures in which streams of a context take part, in any mode. */
 
 static void invalidate_in(sim_context *ctx, bool blocking_alone) {
   sim_big_lock();
@@ -86,7 +89,7 @@ CUresult sim_capture_forbids_context(sim_context *ctx) {
 }
 
 static bool draws_legacy(const sim_context *ctx) {
-  return __atomic_load_n(&ctx->drawing, __ATOMIC_ACQUIRE);
+  return __atomic_load_n(&ctx->capturing_blocking, __ATOMIC_ACQUIRE);
 }
 
 CUresult sim_capture_forbids_legacy(sim_context *ctx) {
@@ -95,8 +98,8 @@ CUresult sim_capture_forbids_legacy(sim_context *ctx) {
   return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
-/* The capture in which the event was last recorded; NULL: in none, or it has ended. Big lock held.
- */
+/* Returns the capture in which the event was last recorded, or NULL if there was none or it has
+ * ended. The caller holds the big lock. */
 static sim_capture *capture_of(const sim_event *event) {
   sim_capture *c = captures;
   while (c && c->id != event->capture_id) c = c->next;
@@ -112,14 +115,14 @@ CUresult sim_capture_forbids_event(const sim_event *event) {
   return CUDA_ERROR_CAPTURED_EVENT;
 }
 
-/* Big lock held. */
+/* Adds a stream to a capture. The caller holds the big lock. */
 static void join(sim_stream *stream, sim_capture *c) {
   stream->capture = c;
   stream->capture_next = c->streams;
   c->streams = stream;
   __atomic_add_fetch(&stream->ctx->capturing, 1, __ATOMIC_RELEASE);
   if (stream->lane_kind == SIM_LANE_BLOCKING)
-    __atomic_add_fetch(&stream->ctx->drawing, 1, __ATOMIC_RELEASE);
+    __atomic_add_fetch(&stream->ctx->capturing_blocking, 1, __ATOMIC_RELEASE);
 }
 
 static void leave(sim_stream *stream) {
@@ -129,7 +132,7 @@ static void leave(sim_stream *stream) {
   stream->capture = NULL;
   __atomic_sub_fetch(&stream->ctx->capturing, 1, __ATOMIC_RELEASE);
   if (stream->lane_kind == SIM_LANE_BLOCKING)
-    __atomic_sub_fetch(&stream->ctx->drawing, 1, __ATOMIC_RELEASE);
+    __atomic_sub_fetch(&stream->ctx->capturing_blocking, 1, __ATOMIC_RELEASE);
 }
 
 CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
@@ -180,7 +183,8 @@ static bool same_tail(const sim_node *node, const sim_stream *stream) {
   return same;
 }
 
-/* Kernels are looked into; of other work only memory must be as it was. */
+/* Returns whether two nodes have the same work. Kernels are compared in detail; other work counts
+ * as the same. */
 static bool same_work(const sim_work *a, const sim_work *b) {
   if (a->type != CU_GRAPH_NODE_TYPE_KERNEL) return true;
   return a->kernel.function == b->kernel.function &&
@@ -192,7 +196,8 @@ static bool same_work(const sim_work *a, const sim_work *b) {
           !memcmp(a->kernel.params, b->kernel.params, a->kernel.param_bytes));
 }
 
-/* The program decides about a node that differs; it may call the driver meanwhile. */
+/* Lets the program's callback decide about a node that differs. The callback may call the
+ * driver. */
 static CUresult ask_about(sim_capture *c, sim_node *node, sim_work *kept) {
   CUresult answer = CUDA_SUCCESS;
   if (c->callback && !same_work(&node->work, kept)) {
@@ -265,7 +270,7 @@ CUresult sim_capture_wait(sim_event *event, sim_stream *stream) {
     if (!stream->capture) return sim_event_wait_on(event, stream);
     if (is_invalid(stream->capture)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (!event->recorded) return CUDA_SUCCESS;
-    invalidate(stream->capture); /* a replay could not wait for what was before it */
+    invalidate(stream->capture); /* a replay could not wait for earlier work */
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
   if (is_invalid(from)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -351,8 +356,8 @@ CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream handle, CUstreamCaptureM
   return CUDA_SUCCESS;
 }
 
-/* Takes the capture off every stream that takes part; true when all had been joined to the origin.
- */
+/* Removes all streams from the capture. Returns true if all of them had been joined to the origin
+ * stream. */
 static bool leave_streams(sim_capture *c) {
   bool joined = true;
   for (sim_stream *s = c->streams; s; s = s->capture_next)
@@ -400,7 +405,8 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph *out) {
   return result;
 }
 
-/* A stream that is destroyed while it captures spoils the capture. Big lock held. */
+/* Invalidates the capture of a stream that is destroyed while it captures. The caller holds the big
+ * lock. */
 void sim_capture_stream_gone(sim_stream *stream) {
   sim_capture *c = stream->capture;
   if (!c) return;
@@ -415,7 +421,7 @@ void sim_capture_stream_gone(sim_stream *stream) {
   free(c);
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
 static CUresult status_of(CUstream handle, sim_context *ctx, sim_stream **stream,
                           CUstreamCaptureStatus *status) {

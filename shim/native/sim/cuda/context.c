@@ -1,4 +1,4 @@
-/* Contexts: primary and made, the thread's stack of them, limits. */
+/* Contexts, both primary and created ones, and each thread's stack of contexts. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,13 +32,19 @@ CUresult sim_attach_gpu(sim_gpu *gpu) {
     return CUDA_ERROR_DEVICE_UNAVAILABLE;
   if (gpu->client == SIM_NONE) {
     char tag[SIM_TAG_BYTES];
-    uint32_t client = sim_service_start(gpu, sim_place_tag(tag, sizeof tag));
+    uint32_t client = sim_keeper_attach(gpu->device, sim_place_tag(tag, sizeof tag));
+    if (client == SIM_NONE) return CUDA_ERROR_OUT_OF_MEMORY;
     __atomic_store_n(&gpu->client, client, __ATOMIC_RELEASE);
+    __atomic_store_n(&gpu->served, (uint64_t)gpu->device << 32 | client, __ATOMIC_RELEASE);
   }
-  return gpu->client == SIM_NONE ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+  if (!gpu->has_service) {
+    if (!sim_service_start(gpu)) return CUDA_ERROR_OUT_OF_MEMORY;
+    gpu->has_service = true;
+  }
+  return CUDA_SUCCESS;
 }
 
-/* Big lock held. */
+/* Makes a context. The caller holds the big lock. */
 CUresult sim_context_make(sim_gpu *gpu, unsigned flags, bool primary, sim_context **out) {
   static uint32_t last_number;
   TRY(sim_attach_gpu(gpu));
@@ -67,8 +73,9 @@ CUresult sim_context_make(sim_gpu *gpu, unsigned flags, bool primary, sim_contex
   return CUDA_SUCCESS;
 }
 
-/* Waits for the context's work, then gives everything back. Big lock not held. The struct stays, so
- * that a thread that still has it on its stack gets an error and not a crash. */
+/* Waits for the context's work and then frees everything that belongs to it. The struct itself is
+ * kept, so that a thread that still has it on its stack gets an error instead of a crash. The
+ * caller must not hold the big lock. */
 void sim_context_destroy(sim_context *ctx) {
   sim_synchronize_context(ctx);
   sim_big_lock();
@@ -79,7 +86,7 @@ void sim_context_destroy(sim_context *ctx) {
   while (ctx->streams) sim_stream_drop(ctx->streams);
   sim_memory_give(sim_here.machine, ctx->gpu->device, ctx->gpu->client, ctx->charged_bytes);
   ctx->charged_bytes = 0;
-  /* A failure of the device side ends with the last context that saw it. */
+  /* A failed kernel's error is cleared with the process's last context on the device. */
   sim_device *d = sim_lock(sim_here.machine, ctx->gpu->device);
   d->clients[ctx->gpu->client].failed = 0;
   sim_unlock(d);
@@ -176,7 +183,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags
   return CUDA_SUCCESS;
 }
 
-/* ---- made contexts ---- */
+/* ---- created contexts ---- */
 
 static CUresult create(CUcontext *out, unsigned flags, CUdevice device, unsigned api_version) {
   sim_gpu *gpu;
@@ -210,7 +217,8 @@ CUresult CUDAAPI cuCtxCreate_v2(CUcontext *out, unsigned int flags, CUdevice dev
 CUresult CUDAAPI cuCtxCreate_v3(CUcontext *out, CUexecAffinityParam *affinity, int count,
                                 unsigned int flags, CUdevice device) {
   ENTER("cuCtxCreate");
-  if (affinity && count) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY; /* only under MPS */
+  /* execution affinity is supported only under MPS */
+  if (affinity && count) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   return create(out, flags, device, 3020);
 }
 CUresult CUDAAPI cuCtxCreate_v4(CUcontext *out, CUctxCreateParams *params, unsigned int flags,

@@ -1,19 +1,20 @@
-/* What a context can be told: limits, caches, peers. */
+/* Settings of a context: limits, caches and peer access. */
 #include "sim/cuda/core.h"
 
 #define STACK_BYTES 1024
 #define SYNC_DEPTH 2
 #define MOST_SYNC_DEPTH 24
 #define PENDING_LAUNCHES 2048
-/* Of device memory for each level at which a kernel may wait for those that it launched: "up to
- * 860MB … depending on the device configuration" (CUDA C++ Programming Guide 12, CDP1, Memory
+/* Device memory for each nesting level at which a kernel may wait for kernels that it launched: "up
+ * to 860MB … depending on the device configuration" (CUDA C++ Programming Guide 12, CDP1, Memory
  * Footprint). */
 #define SYNC_LEVEL_BYTES (860 * SIM_MIB)
-/* Of a launch that is pending. No figure is published: a launch's parameters, at most 4 KiB, and as
- * much again for the rest. */
+/* Device memory for a pending launch. There is no published figure; the estimate is the launch's
+ * parameters, at most 4 KiB, plus as much again for everything else. */
 #define PENDING_LAUNCH_BYTES 8192
-/* Local memory is laid out in such steps a thread, for as many threads as the device holds at once,
- * once a context (an engineer of NVIDIA's in developer forum thread 39558: "128 or 256 bytes"). */
+/* Granularity of local memory, which is allocated for each thread that fits on the device, once for
+ * each context. The figure comes from an NVIDIA engineer in developer forum thread 39558 ("128 or
+ * 256 bytes"). */
 #define LOCAL_STEP_BYTES 256
 
 static uint64_t in_slabs(const sim_context *ctx, uint64_t bytes) {
@@ -25,7 +26,7 @@ static uint64_t above(uint64_t value, uint64_t standard) {
   return value > standard ? value - standard : 0;
 }
 
-/* Beyond what the context itself comes with. */
+/* Returns the memory that a context's limits reserve, in addition to the context's own memory. */
 uint64_t sim_limit_bytes(const sim_context *ctx) {
   const sim_profile *p = ctx->gpu->profile;
   uint64_t threads = (uint64_t)p->sm_count * p->max_threads_per_sm;
@@ -42,7 +43,8 @@ uint64_t sim_limit_bytes(const sim_context *ctx) {
                            PENDING_LAUNCH_BYTES);
 }
 
-/* Takes or gives back what they reserve by now. False: the device has no room. Big lock held. */
+/* Adjusts the memory reserved for limits and local memory. Returns false if the device has too
+ * little free memory. The caller holds the big lock. */
 static bool settle(sim_context *ctx, uint64_t had) {
   uint64_t needs = sim_limit_bytes(ctx);
   sim_gpu *gpu = ctx->gpu;
@@ -55,7 +57,7 @@ static bool settle(sim_context *ctx, uint64_t had) {
   return true;
 }
 
-/* Before a kernel that needs so much of it a thread. It stays for the next ones. */
+/* Reserves local memory for a kernel. The memory stays reserved for later kernels. */
 CUresult sim_local_memory_take(sim_context *ctx, uint64_t bytes_per_thread) {
   if (bytes_per_thread <= __atomic_load_n(&ctx->local_bytes, __ATOMIC_ACQUIRE)) return CUDA_SUCCESS;
   sim_big_lock();
@@ -77,7 +79,8 @@ void sim_default_limits(sim_context *ctx) {
   ctx->limits[CU_LIMIT_PERSISTING_L2_CACHE_SIZE] = 0;
 }
 
-/* Kernels wait for those that they launched on devices before 9.0 only. */
+/* Returns whether the device supports a limit. Only on devices before compute capability 9.0 can
+ * kernels wait for kernels that they launched. */
 static bool is_supported(const sim_context *ctx, CUlimit limit) {
   if (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH && ctx->gpu->profile->compute_major >= 9)
     return false;

@@ -1,24 +1,24 @@
-/* cuMemcpy* and cuMemset*: every form becomes one `sim_move`. */
+/* cuMemcpy* and cuMemset*: every variant becomes one `sim_move`. */
 #include <string.h>
 
 #include "sim/cuda/array.h"
 #include "sim/cuda/work.h"
 
-/* ---- where a side of a copy lies ---- */
+/* ---- source or destination of a copy ---- */
 
 typedef struct side {
   uint64_t address, pitch, slice, bytes;
   bool host, pageable;
 } side;
 
-/* The whole of [address, address + bytes) must lie in known memory; VMM mappings may follow on one
- * another. */
+/* Returns true if all of [address, address + bytes) lies in known memory, which may consist of
+ * several adjacent VMM mappings. */
 static bool covered(uint64_t address, uint64_t bytes) {
   uint64_t end = address + bytes;
   while (address < end) {
     sim_alloc *alloc = sim_alloc_find(address);
     if (!alloc || (alloc->kind == SIM_RESERVED_MAP && !alloc->flags))
-      return false; /* no access set */
+      return false; /* no access has been set */
     address = alloc->address + alloc->bytes;
   }
   return true;
@@ -34,7 +34,7 @@ static CUresult device_side(uint64_t address, uint64_t bytes, side *s) {
   return fine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* A pointer of unknown kind: what no allocation holds is pageable host memory. */
+/* Determines the kind of a pointer. An address outside all allocations is pageable host memory. */
 static void unified_side(uint64_t address, side *s) {
   sim_big_lock();
   sim_alloc *alloc = sim_alloc_find(address);
@@ -102,9 +102,10 @@ CUresult sim_copy_work(sim_context *ctx, const CUDA_MEMCPY3D *g, sim_work *work)
   return CUDA_SUCCESS;
 }
 
-/* ---- one way through for all ---- */
+/* ---- the common path ---- */
 
-/* `wait`: the call returns when the copy is done, if host memory takes part. */
+/* Performs a copy. If `wait` is set and host memory takes part, the call returns only when the copy
+ * is done. */
 static CUresult copy(sim_context *ctx, const CUDA_MEMCPY3D *given, CUstream handle, bool wait) {
   sim_stream *stream;
   sim_work work;
@@ -114,7 +115,7 @@ static CUresult copy(sim_context *ctx, const CUDA_MEMCPY3D *given, CUstream hand
   if (wait) TRY(sim_capture_forbids_stream(stream));
   TRY(sim_issue(stream, &work));
   const struct sim_move *m = &work.copy.move;
-  /* Pageable memory is staged: such a copy never outlives its call. */
+  /* Pageable memory is staged, so that its copy never outlives the call. */
   bool host = m->to_host || m->from_host;
   if (!stream->capture && host && (wait || m->pageable)) return sim_wait_for(stream);
   sim_spend(ctx->gpu->profile->launch_ns);

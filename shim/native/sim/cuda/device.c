@@ -1,4 +1,4 @@
-/* Devices: names, sizes, attributes. */
+/* Devices: names, sizes and attributes. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <stdio.h>
@@ -57,7 +57,7 @@ CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
   *bytes = gpu->profile->memory_bytes;
   return CUDA_SUCCESS;
 }
-/* The 32-bit ABI of CUDA 3.1: saturates. */
+/* 32-bit ABI of CUDA 3.1. Larger sizes saturate. */
 CUresult CUDAAPI cuDeviceTotalMem(unsigned int *bytes, CUdevice device) {
   ENTER("cuDeviceTotalMem");
   sim_gpu *gpu;
@@ -98,7 +98,7 @@ CUresult CUDAAPI cuDeviceGetProperties(CUdevprop *out, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-/* Figures that the profile decides. Returns false when `attribute` is not one of them. */
+/* Reads an attribute from the profile. Returns false if the profile has no such attribute. */
 static bool from_profile(const sim_profile *p, CUdevice_attribute attribute, int *value) {
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
@@ -168,7 +168,7 @@ static bool from_profile(const sim_profile *p, CUdevice_attribute attribute, int
   return true;
 }
 
-/* The same on every simulated device; attributes not listed here answer 0 (no). */
+/* Attributes that are the same on every simulated device. Those not listed here are 0. */
 static const struct {
   CUdevice_attribute attribute;
   int value;
@@ -231,9 +231,10 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, 0},
 };
 
-/* As a real driver: a client of MPS is who finds a control daemon's pipe. Without the variable real
- * ones look in /tmp/nvidia-mps; a daemon there serves the real devices of this machine. */
-static bool is_mps_client(void) {
+/* Returns whether the process is an MPS client. As in a real driver, it is one if it finds a
+ * control daemon's pipe. If the variable is not set, a real driver also looks in /tmp/nvidia-mps,
+ * but a daemon there serves real devices. */
+bool sim_is_mps_client(void) {
   const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
   char path[PATH_MAX];
   struct stat pipe;
@@ -252,7 +253,7 @@ CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, 
   *value = 0;
   for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
     if (fixed[i].attribute == attribute) *value = fixed[i].value;
-  if (attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED) *value = is_mps_client();
+  if (attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED) *value = sim_is_mps_client();
   return CUDA_SUCCESS;
 }
 
@@ -301,7 +302,7 @@ CUresult CUDAAPI cuDeviceGetExecAffinitySupport(int *supported, CUexecAffinityTy
   REQUIRE(supported, CUDA_ERROR_INVALID_VALUE);
   TRY(sim_gpu_of(device, &gpu));
   (void)type;
-  *supported = 0; /* only under MPS */
+  *supported = 0; /* supported only under MPS */
   return CUDA_SUCCESS;
 }
 

@@ -1,5 +1,5 @@
-/* Reads what the simulation needs from a cubin: kernels, their resources and parameters, globals.
- */
+/* Reads the parts of a cubin that the simulation needs: kernels, their resources and parameters,
+ * and globals. */
 #include <elf.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -7,20 +7,20 @@
 
 #include "sim/cuda/module.h"
 
-#define INFO_PARAMETER 0x17 /* .nv.info.<kernel>: one parameter */
+#define INFO_PARAMETER 0x17 /* in .nv.info.<kernel>: describes one parameter */
 #define INFO_PARAMETER_BYTES 0x19
 #define INFO_MAX_THREADS 0x05
-#define INFO_FRAME_BYTES 0x11 /* .nv.info: a symbol, and its local memory */
+#define INFO_FRAME_BYTES 0x11 /* in .nv.info: a symbol and its local memory */
 #define INFO_LEAST_STACK_BYTES 0x12
 #define MOST_LOCAL_BYTES (1u << 19)
 
-/* The file as far as it may be read. Nothing in it is believed: offsets may lie outside, names may
- * have no end, tables may be unaligned. */
+/* The readable part of the file. Its contents are not trusted: offsets may lie outside, names may
+ * be unterminated, and tables may be unaligned. */
 typedef struct elf {
   const uint8_t *data;
   uint64_t readable;
   Elf64_Ehdr header;
-  Elf64_Shdr names; /* the section that holds the sections' names */
+  Elf64_Shdr names; /* the section that holds the names of all sections */
 } elf;
 
 static bool lies_within(const elf *file, uint64_t offset, uint64_t bytes) {
@@ -36,7 +36,7 @@ static bool read_section(const elf *file, unsigned index, Elf64_Shdr *section) {
   return true;
 }
 
-/* A text in a section of texts; empty when it is not wholly there. */
+/* Returns a string in a string section, or an empty string if it does not lie entirely inside. */
 static const char *text_at(const elf *file, const Elf64_Shdr *texts, uint64_t offset) {
   if (!lies_within(file, texts->sh_offset, texts->sh_size) || offset >= texts->sh_size) return "";
   const char *text = (const char *)file->data + texts->sh_offset + offset;
@@ -51,8 +51,8 @@ static const char *name_of(const elf *file, const Elf64_Shdr *section) {
   return text_at(file, &file->names, section->sh_name);
 }
 
-/* Variables and constants of the module, which are counted by their symbols; a kernel's constants
- * have its name behind the number. */
+/* Returns true for the module's variables and constants, whose symbols are counted. A section with
+ * a kernel's constants has the kernel's name after its number. */
 static bool is_data(const Elf64_Shdr *section, const char *name) {
   return section->sh_flags & SHF_WRITE || (begins(name, ".nv.constant") && !strchr(name + 12, '.'));
 }
@@ -76,7 +76,8 @@ static void read_symbols(const elf *file, const Elf64_Shdr *table, sim_image *im
   }
 }
 
-/* Attributes are format (1 byte), number (1), then 2 bytes of value or of length. */
+/* Reads attributes. Each consists of a format (1 byte), a number (1 byte), and a value or length (2
+ * bytes). */
 static void read_info(const uint8_t *at, const uint8_t *end, sim_kernel *k) {
   while (end - at >= 4) {
     uint8_t format = at[0], number = at[1];
@@ -95,7 +96,7 @@ static void read_info(const uint8_t *at, const uint8_t *end, sim_kernel *k) {
         void *more = realloc(k->params, (ordinal + 1u) * sizeof *k->params);
         if (!more) return;
         k->params = more;
-        /* An image may leave some out. */
+        /* An image may omit some parameters. */
         memset(&k->params[k->param_count], 0, (ordinal + 1u - k->param_count) * sizeof *k->params);
         k->param_count = ordinal + 1u;
       }
@@ -131,7 +132,8 @@ static sim_kernel *kernel_of_symbol(const elf *file, const Elf64_Shdr *table, ui
   return kernel_named(image, text_at(file, &texts, symbol.st_name));
 }
 
-/* Local memory of kernels: attributes of all of them, each with the number of a symbol. */
+/* Reads the local memory of kernels from the attributes, each of which refers to a symbol by
+ * number. */
 static void read_local(const elf *file, const Elf64_Shdr *section, sim_image *image) {
   Elf64_Shdr table;
   if (!lies_within(file, section->sh_offset, section->sh_size) ||
@@ -157,8 +159,9 @@ static void read_local(const elf *file, const Elf64_Shdr *section, sim_image *im
   }
 }
 
-/* Newer cubins have the SM in bits 8..15 of e_flags, older ones in bits 0..7. Code runs on its own
- * major version, from its minor version up. */
+/* Returns whether a cubin's code runs on the device: the major version must be the same, and the
+ * minor version no higher. Newer cubins have the SM in bits 8..15 of e_flags, older ones in bits
+ * 0..7. */
 static bool fits_device(const Elf64_Ehdr *header, const sim_gpu *gpu) {
   unsigned device = gpu->profile->compute_major * 10 + gpu->profile->compute_minor;
   unsigned sm =
@@ -173,7 +176,7 @@ static void read_kernel(const char *name, const Elf64_Shdr *section, sim_image *
   if (k) k->code_bytes = section->sh_size;
 }
 
-/* What a section says of a kernel by its name. */
+/* Reads a section whose name contains that of a kernel. */
 static void read_about(const elf *file, const Elf64_Shdr *section, sim_image *image) {
   const char *name = name_of(file, section);
   bool info = begins(name, ".nv.info."), shared = begins(name, ".nv.shared.");

@@ -1,4 +1,4 @@
-/* What every call does first: is the driver initialised, does a fault hit, is there a context. */
+/* The start of every call, which checks for initialisation, faults and a context. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,7 +11,8 @@ __thread bool sim_next_per_thread;
 sim_process sim_here;
 
 static pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
-static int cancel_state; /* of who has it: a thread is not cancelled while it does */
+/* cancellation state of the thread that holds the lock, which must not be cancelled meanwhile */
+static int cancel_state;
 
 void sim_big_lock(void) {
   int state;
@@ -42,13 +43,13 @@ static void make_thread_end(void) { pthread_key_create(&thread_end, free_thread)
 sim_thread *sim_thread_new(void) {
   pthread_once(&thread_end_made, make_thread_end);
   sim_thread *t = calloc(1, sizeof *t);
-  if (!t) abort(); /* nothing can be answered without it */
+  if (!t) abort(); /* no call can work without this memory */
   pthread_setspecific(thread_end, t);
   return sim_self_pointer = t;
 }
 
-/* A page that the kernel wipes in the child of a fork: a forked child is not initialised, as with
- * the real driver, and nobody has to compare pids. */
+/* A flag on a page that the kernel wipes in the child of a fork, because the child is not
+ * initialised, as with the real driver. */
 static uint32_t *initialized_here;
 
 static uint32_t *mark(void) { return __atomic_load_n(&initialized_here, __ATOMIC_ACQUIRE); }
@@ -61,7 +62,8 @@ bool sim_initialized(void) {
 bool sim_set_initialized(void) {
   void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED || madvise(page, 4096, MADV_WIPEONFORK)) return false;
-  *(uint32_t *)page = 1; /* before others see the page: empty it means a child of a fork */
+  /* stored before other threads see the page, because 0 means the child of a fork */
+  *(uint32_t *)page = 1;
   __atomic_store_n(&initialized_here, page, __ATOMIC_RELEASE);
   return true;
 }
@@ -71,18 +73,14 @@ bool sim_is_forked_child(void) {
   return page && !__atomic_load_n(page, __ATOMIC_RELAXED);
 }
 
-/* Counts the call, and lets it suffer what keeps it from going on: a lock by
- * cuCheckpointProcessLock, an injected fault. */
-static void suffer(const char *call) {
+/* Counts the call, and delays it for an injected fault. */
+static void delay_call(const char *call) {
   sim_machine *m = sim_here.machine;
   for (int i = 0; i < sim_here.gpu_count; i++) {
-    uint32_t device = sim_here.gpus[i].device,
-             client = __atomic_load_n(&sim_here.gpus[i].client, __ATOMIC_RELAXED);
-    if (client != SIM_NONE) {
+    uint64_t served = __atomic_load_n(&sim_here.gpus[i].served, __ATOMIC_RELAXED);
+    uint32_t device = (uint32_t)(served >> 32), client = (uint32_t)served;
+    if (client != SIM_NONE)
       __atomic_fetch_add(&m->devices[device].clients[client].calls, 1, __ATOMIC_RELAXED);
-      while (__atomic_load_n(&m->devices[device].clients[client].frozen, __ATOMIC_ACQUIRE))
-        sim_wait_thaw(m, device, client);
-    }
     if (!__atomic_load_n(&m->devices[device].fault_count, __ATOMIC_ACQUIRE)) continue;
     uint64_t value_ns;
     if (sim_fault_hits(m, device, SIM_FAULT_SLOW, call, &value_ns))
@@ -100,7 +98,7 @@ CUresult sim_enter(const char *call) {
   if (sim_self.in_callback) return CUDA_ERROR_NOT_PERMITTED;
   sim_self.call = call;
   sim_self.entered_ns = sim_now_ns();
-  suffer(call);
+  delay_call(call);
   return CUDA_SUCCESS;
 }
 
@@ -114,12 +112,14 @@ CUresult sim_enter_context(const char *call, sim_context **ctx) {
 
 sim_call sim_call_begin(const char *call, sim_context **ctx) {
   if (sim_self.calls++ == 0) sim_self.failed = CUDA_SUCCESS;
-  CUresult result = ctx ? sim_enter_context(call, ctx) : sim_enter(call);
-  return (sim_call){sim_fail(result)};
+  bool entered = sim_initialized() && !sim_self.in_callback;
+  CUresult result = entered ? sim_keeper_enter(call) : CUDA_SUCCESS;
+  if (result == CUDA_SUCCESS) result = ctx ? sim_enter_context(call, ctx) : sim_enter(call);
+  return (sim_call){sim_fail(result), entered};
 }
 
 void sim_call_end(sim_call *call) {
-  (void)call;
+  if (call->entered) sim_keeper_leave();
   if (--sim_self.calls || !sim_self.failed) return;
   CUresult error = sim_self.failed;
   sim_self.failed = CUDA_SUCCESS;

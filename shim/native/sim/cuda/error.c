@@ -1,4 +1,4 @@
-/* Names and plain words of errors; the words are made from the names. */
+/* Names and descriptions of errors. The descriptions are derived from the names. */
 #include <ctype.h>
 #include <pthread.h>
 #include <string.h>
@@ -131,7 +131,7 @@ CUresult CUDAAPI cuGetErrorName(CUresult error, const char **name) {
 static char words[ERRORS][64];
 static pthread_once_t worded = PTHREAD_ONCE_INIT;
 
-/* "CUDA_ERROR_OUT_OF_MEMORY" becomes "out of memory". */
+/* Derives descriptions from names: "CUDA_ERROR_OUT_OF_MEMORY" becomes "out of memory". */
 static void make_words(void) {
   for (size_t i = 0; i < ERRORS; i++) {
     const char *from = errors[i].name;

@@ -1,4 +1,4 @@
-/* Events: recorded in streams, timed in ticks of the device's clock. */
+/* Events are recorded in streams. Their times are in ticks of the device's clock. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -158,7 +158,7 @@ CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
   return event_error(e);
 }
 
-/* The device's clock counts ticks from its own zero. */
+/* Returns the event's time in ticks of the device's clock, which has its own zero. */
 static uint64_t ticks(const sim_event *e) {
   return cell_of(e)->time_ns / e->gpu->profile->event_tick_ns;
 }

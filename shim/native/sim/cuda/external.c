@@ -1,5 +1,6 @@
-/* External memory: what a graphics interface made, as a file descriptor. The device counts it for
- * its maker, who is not simulated; here it is address space with contents. */
+/* External memory: memory of a graphics API, imported as a file descriptor. A real device charges
+ * it to the process that allocated it, which is not simulated, so here it is only address space
+ * with contents. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -24,7 +25,8 @@ CUresult CUDAAPI cuImportExternalMemory(CUexternalMemory *out,
           CUDA_ERROR_INVALID_VALUE);
   sim_external *e = calloc(1, sizeof *e);
   REQUIRE(e, CUDA_ERROR_OUT_OF_MEMORY);
-  *e = (sim_external){ctx, handle->size, handle->handle.fd}; /* the driver's from now on */
+  /* from now on the driver owns the descriptor */
+  *e = (sim_external){ctx, handle->size, handle->handle.fd};
   sim_handle_add(e, SIM_EXTERNAL);
   *out = (CUexternalMemory)e;
   return CUDA_SUCCESS;
@@ -40,7 +42,7 @@ CUresult CUDAAPI cuDestroyExternalMemory(CUexternalMemory handle) {
   return CUDA_SUCCESS;
 }
 
-/* The program gives it back by cuMemFree. */
+/* Maps external memory. The program frees the mapping with cuMemFree. */
 CUresult CUDAAPI cuExternalMemoryGetMappedBuffer(CUdeviceptr *out, CUexternalMemory handle,
                                                  const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *wanted) {
   ENTER_CONTEXT("cuExternalMemoryGetMappedBuffer");

@@ -1,4 +1,4 @@
-/* Functions and kernels: what they are, their attributes, occupancy. */
+/* Functions and kernels: attributes and occupancy. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,7 +6,8 @@
 
 const char *sim_function_name(const sim_function *f) { return f->kernel->name; }
 
-/* A CUkernel may stand where a CUfunction is asked for: it means itself in the current context. */
+/* Resolves a CUfunction handle. A program may pass a CUkernel instead, which stands for its
+ * function in the current context. */
 CUresult sim_function_of(CUfunction handle, sim_context *ctx, sim_function **out) {
   if (!sim_handle_is(handle, SIM_FUNCTION)) return CUDA_ERROR_INVALID_HANDLE;
   sim_function *f = (sim_function *)handle;

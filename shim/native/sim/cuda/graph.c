@@ -1,4 +1,4 @@
-/* Graphs: nodes, edges, order. */
+/* Graphs: nodes, edges and their order. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -130,7 +130,8 @@ sim_graph *sim_graph_clone(const sim_graph *graph) {
   return clone;
 }
 
-/* Order of launch: by number of the node among those that are ready, as they were added. */
+/* Sorts the nodes into launch order: among the nodes that are ready, the one that was added first
+ * comes first. */
 bool sim_graph_sort(const sim_graph *graph, sim_node **order) {
   size_t *missing = calloc(graph->count + 1, sizeof *missing), done = 0, tail = 0;
   if (!missing) return false;
@@ -231,7 +232,8 @@ CUresult CUDAAPI cuGraphGetId(CUgraph handle, unsigned int *id) {
   return CUDA_SUCCESS;
 }
 
-/* With `out` NULL the count alone; fewer places than nodes get the first ones, more get NULLs. */
+/* Returns a list of nodes as CUDA does. If `out` is NULL, only the count is returned. A short array
+ * receives the first nodes; the rest of a long one is filled with NULL. */
 static CUresult give_list(sim_node *const *list, size_t have, CUgraphNode *out, size_t *count) {
   REQUIRE(count, CUDA_ERROR_INVALID_VALUE);
   if (out) {

@@ -1,8 +1,9 @@
 /* Conditional nodes: a value that kernels of the graph may set decides which body runs.
  *
- * Kernels compute nothing, so the value is known when the graph is launched: the default, or what a
- * kernel by a `sets` rule put there. A while node counts it down by one a round, so its body runs
- * as often as the value says, unless a kernel in it sets another one.
+ * Simulated kernels compute nothing, so the value is known when the graph is launched: it is the
+ * default, or the value that a kernel with a `sets` rule stored. A while node decrements the value
+ * in each round, so that its body runs as many times as the value says, unless a kernel in the body
+ * sets a new value.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +14,14 @@
 
 typedef struct condition {
   uint64_t handle;
-  const sim_graph *graph; /* NULL: it is gone */
+  const sim_graph *graph; /* NULL if the graph was destroyed */
   unsigned initial, value;
-  bool resets, used; /* takes the initial value with each launch; has its node */
+  /* `resets`: the value is set to the initial one at each launch. `used`: a node uses the
+   * condition. */
+  bool resets, used;
   struct condition *next;
 } condition;
-static condition *conditions; /* big lock */
+static condition *conditions; /* guarded by the big lock */
 
 static condition *find(uint64_t handle) {
   sim_big_lock();
@@ -98,7 +101,7 @@ CUresult sim_conditional_work(CUDA_CONDITIONAL_NODE_PARAMS *p, sim_work *work) {
   return CUDA_SUCCESS;
 }
 
-/* A node's condition must be of the node's own graph. */
+/* Returns whether a condition belongs to the graph, as the condition of a node must. */
 bool sim_condition_is_of(uint64_t handle, const sim_graph *graph) {
   condition *c = find(handle);
   return c && c->graph == graph;
@@ -121,7 +124,7 @@ void sim_conditional_release(sim_work *work) {
   free(work->conditional.bodies);
 }
 
-/* What a body may hold, bodies inside it included. */
+/* Returns whether a body, including bodies inside it, has only nodes that are allowed there. */
 bool sim_conditional_fits(const sim_graph *graph, bool inside) {
   for (size_t i = 0; i < graph->count; i++) {
     const sim_work *w = &graph->nodes[i]->work;
@@ -159,7 +162,8 @@ void sim_conditions_reset(const sim_graph *graph) {
   }
 }
 
-/* A body that is nothing but a chain of kernels that only take time, as one operation. */
+/* Combines a body into one operation if it is a chain of kernels that only take time. Returns false
+ * if it is not. */
 static bool chain(sim_graph *body, sim_op *sum) {
   memset(sum, 0, sizeof *sum);
   for (size_t i = 0; i < body->count; i++) {

@@ -1,4 +1,4 @@
-/* Executables: instantiation, update, launch. */
+/* Executable graphs: instantiation, update and launch. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,8 @@ static const sim_context *context_of(const sim_work *work) {
   return work->type == CU_GRAPH_NODE_TYPE_MEMCPY ? work->copy.ctx : work->set.ctx;
 }
 
-/* What a graph that the device may launch can hold; *ctx: the context of all of it. */
+/* Checks whether a graph can be launched from the device. *ctx receives the context of all its
+ * nodes. */
 static CUgraphInstantiateResult fits_device(const sim_graph *graph, const sim_context **ctx) {
   CUgraphInstantiateResult how = CUDA_GRAPH_INSTANTIATE_SUCCESS;
   for (size_t i = 0; i < graph->count && how == CUDA_GRAPH_INSTANTIATE_SUCCESS; i++) {
@@ -52,7 +53,7 @@ static CUgraphInstantiateResult check(const sim_graph *graph, uint64_t flags) {
                                                        : how;
 }
 
-/* What its kernels need: all of it before the first of them runs. */
+/* Prepares all kernels of the graph before the first one runs. */
 static CUresult prepare(const sim_graph *graph) {
   for (size_t i = 0; i < graph->count; i++) {
     const sim_work *work = &graph->nodes[i]->work;
@@ -183,7 +184,7 @@ CUresult sim_exec_run(sim_exec *exec, sim_stream *stream) {
   sim_big_unlock();
   if (result != CUDA_SUCCESS) return result;
   if (exec->last_end.seq)
-    result = sim_wait_on(stream, &exec->last_end); /* one launch of it at a time */
+    result = sim_wait_on(stream, &exec->last_end); /* launches of an executable do not overlap */
   sim_conditions_reset(exec->graph);
   if (result == CUDA_SUCCESS) result = sim_graph_run(exec->graph, stream);
   sim_ref end = sim_tail_of(stream);
@@ -260,8 +261,8 @@ static CUresult update(sim_exec *exec, sim_graph *graph, CUgraphExecUpdateResult
   }
   sim_graph *fresh = sim_graph_clone(graph);
   REQUIRE(fresh, CUDA_ERROR_OUT_OF_MEMORY);
-  for (size_t i = 0; i < fresh->count;
-       i++) { /* nodes keep their identity and whether they are enabled */
+  /* nodes keep their identity and their enabled state */
+  for (size_t i = 0; i < fresh->count; i++) {
     sim_work work = exec->graph->nodes[i]->work;
     exec->graph->nodes[i]->work = fresh->nodes[i]->work;
     fresh->nodes[i]->work = work;

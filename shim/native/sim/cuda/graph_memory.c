@@ -1,19 +1,20 @@
-/* Memory nodes of graphs: the device keeps what launches needed until it is trimmed.
+/* Memory nodes of graphs. The device keeps the memory that launches needed until it is trimmed.
  *
- * An allocation uses again what nodes before it freed. Graphs on one stream use the same memory,
- * one after the other; those on other streams may run beside them, and so have memory of their own
- * while they do. What a launch leaves allocated is nobody else's until it is freed.
+ * An allocation reuses memory that earlier nodes freed. Graphs launched into the same stream use
+ * the same memory one after another. Graphs on different streams may run at the same time and
+ * therefore have separate memory while they run. Memory that a launch leaves allocated is not
+ * reused until it is freed.
  */
 #include <stdlib.h>
 
 #include "sim/cuda/graph.h"
 
-/* What a launch uses while it runs. */
+/* The memory that a launch uses while it runs. */
 typedef struct sim_graph_use {
-  sim_exec *exec; /* NULL: destroyed since */
+  sim_exec *exec; /* NULL if the executable has since been destroyed */
   uint32_t lane;
   uint64_t bytes;
-  bool launching; /* `end` is not known yet */
+  bool launching; /* true while `end` is not yet known */
   sim_ref end;
   struct sim_graph_use *next;
 } sim_graph_use;
@@ -22,7 +23,7 @@ void sim_graph_memory_give(sim_gpu *gpu, uint64_t bytes) {
   gpu->graph_used_bytes -= bytes < gpu->graph_used_bytes ? bytes : gpu->graph_used_bytes;
 }
 
-/* ---- what a graph needs ---- */
+/* ---- memory that a graph needs ---- */
 
 static bool freed_inside(const sim_graph *graph, uint64_t address) {
   for (size_t i = 0; i < graph->count; i++) {
@@ -33,7 +34,8 @@ static bool freed_inside(const sim_graph *graph, uint64_t address) {
   return false;
 }
 
-/* Takes from what was freed before `node`, nearest first; what is lacking. */
+/* Reuses memory that was freed before `node`, starting with the nearest node. Returns how much is
+ * still missing. */
 static uint64_t lacking(const sim_node *node, uint64_t *idle, bool *seen, uint64_t bytes) {
   for (size_t i = 0; i < node->from_count && bytes; i++) {
     const sim_node *before = node->from[i];
@@ -91,9 +93,10 @@ static need need_of(const sim_graph *graph, const sim_gpu *gpu) {
   return n;
 }
 
-/* ---- what the device keeps for graphs ---- */
+/* ---- the device's memory for graphs ---- */
 
-/* What an earlier launch left allocated is freed, or this one is refused. */
+/* Frees the memory that an earlier launch left allocated if `frees` is set; otherwise fails if
+ * there is any. */
 static CUresult leave_none(const sim_graph *graph, bool frees) {
   for (size_t i = 0; i < graph->count; i++) {
     const sim_work *w = &graph->nodes[i]->work;
@@ -110,7 +113,8 @@ static bool runs(const sim_graph_use *use) {
   return use->launching || (use->end.seq && !sim_done_quick(sim_here.machine, &use->end));
 }
 
-/* What all graphs use that run or are to run; those of one stream one after the other. */
+/* Returns the memory of all graphs that are running or queued. Graphs on the same stream run one
+ * after another, so only the largest of them counts. */
 static uint64_t in_use(sim_gpu *gpu) {
   uint64_t sum = gpu->graph_used_bytes;
   for (sim_graph_use **link = &gpu->graph_uses; *link;) {
@@ -144,7 +148,8 @@ static CUresult grow(sim_gpu *gpu) {
   return CUDA_SUCCESS;
 }
 
-/* The place for what `exec` uses: its earlier launch ends before this one begins. */
+/* Returns the entry for `exec`. One entry is enough, because an earlier launch ends before the next
+ * begins. */
 static sim_graph_use *use_of(sim_gpu *gpu, sim_exec *exec) {
   sim_graph_use *use = gpu->graph_uses;
   while (use && use->exec != exec) use = use->next;
@@ -175,7 +180,8 @@ static void note_used(sim_gpu *gpu) {
     gpu->graph_used_high_bytes = gpu->graph_used_bytes;
 }
 
-/* What the launch leaves allocated, and what it frees of others. */
+/* Records the memory that the launch leaves allocated and the memory of other graphs that it
+ * frees. */
 static void keep(const sim_graph *graph, const sim_graph *root) {
   for (size_t i = 0; i < graph->count; i++) {
     const sim_work *w = &graph->nodes[i]->work;
@@ -192,8 +198,8 @@ static void keep(const sim_graph *graph, const sim_graph *root) {
   }
 }
 
-/* Each device's memory for graphs grows to what this launch needs there; big lock held. An upload
- * maps it, and uses none of it. */
+/* Grows each device's memory for graphs to what this launch needs. An upload maps the memory
+ * without using it. The caller holds the big lock. */
 CUresult sim_exec_take_memory(sim_exec *exec, const sim_stream *stream, bool upload) {
   CUresult result = CUDA_SUCCESS;
   if (!upload)
@@ -232,7 +238,8 @@ CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
   TRY(sim_gpu_of(device, &gpu));
   if (gpu->client == SIM_NONE) return CUDA_SUCCESS;
   sim_big_lock();
-  sim_unlock(sim_lock(sim_here.machine, gpu->device)); /* what has ended is seen to have */
+  /* advances the device, so that launches that have ended are noticed */
+  sim_unlock(sim_lock(sim_here.machine, gpu->device));
   uint64_t used = in_use(gpu), spare = gpu->graph_bytes > used ? gpu->graph_bytes - used : 0;
   gpu->graph_bytes -= spare;
   if (spare) sim_memory_give(sim_here.machine, gpu->device, gpu->client, spare);
@@ -259,7 +266,7 @@ static CUresult get_attribute(const sim_gpu *gpu, CUgraphMem_attribute attribute
   }
 }
 
-/* High marks can only be reset. */
+/* High-water marks can only be reset, not set. */
 static CUresult reset_attribute(sim_gpu *gpu, CUgraphMem_attribute attribute) {
   if (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)
     gpu->graph_used_high_bytes = gpu->graph_used_bytes;

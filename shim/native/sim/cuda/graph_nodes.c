@@ -1,4 +1,4 @@
-/* The typed calls for nodes: each fills the general parameters and goes the general way. */
+/* Calls for nodes of one type. Each fills in the general parameters and uses the general calls. */
 #include <string.h>
 
 #include "sim/cuda/graph.h"
@@ -9,7 +9,7 @@
   REQUIRE(given, CUDA_ERROR_INVALID_VALUE); \
   memcpy(&params.member, given, sizeof *(given))
 
-/* ---- kernels: v1 of the struct lacks the last two members ---- */
+/* ---- kernels; v1 of the struct lacks the last two members ---- */
 
 #define KERNEL_CALLS(suffix, Given)                                                           \
   CUresult CUDAAPI cuGraphAddKernelNode##suffix(                                              \
@@ -86,105 +86,78 @@ static void set_params(CUgraphNodeParams *params, const CUDA_MEMSET_NODE_PARAMS 
   params->memset.ctx = ctx;
 }
 
-CUresult CUDAAPI cuGraphAddMemcpyNode(CUgraphNode *out, CUgraph g, const CUgraphNode *from,
-                                      size_t n, const CUDA_MEMCPY3D *p, CUcontext ctx) {
-  ENTER("cuGraphAddMemcpyNode");
-  CUgraphNodeParams params;
-  REQUIRE(p, CUDA_ERROR_INVALID_VALUE);
-  copy_params(&params, p, ctx);
-  return sim_node_add(out, g, from, n, &params);
-}
-CUresult CUDAAPI cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *p) {
-  ENTER("cuGraphMemcpyNodeGetParams");
-  CUgraphNodeParams params;
-  REQUIRE(p, CUDA_ERROR_INVALID_VALUE);
-  TRY(sim_node_get(node, CU_GRAPH_NODE_TYPE_MEMCPY, &params));
-  *p = params.memcpy.copyParams;
-  return CUDA_SUCCESS;
-}
-CUresult CUDAAPI cuGraphMemcpyNodeSetParams(CUgraphNode handle, const CUDA_MEMCPY3D *p) {
-  ENTER("cuGraphMemcpyNodeSetParams");
-  sim_node *node;
-  CUgraphNodeParams params;
-  REQUIRE(p, CUDA_ERROR_INVALID_VALUE);
-  TRY(sim_node_of(handle, &node));
-  REQUIRE(node->work.type == CU_GRAPH_NODE_TYPE_MEMCPY, CUDA_ERROR_INVALID_VALUE);
-  copy_params(&params, p, (CUcontext)node->work.copy.ctx);
-  return sim_node_replace(node, &params);
-}
-CUresult CUDAAPI cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                                const CUDA_MEMCPY3D *p, CUcontext ctx) {
-  ENTER("cuGraphExecMemcpyNodeSetParams");
-  CUgraphNodeParams params;
-  REQUIRE(p, CUDA_ERROR_INVALID_VALUE);
-  copy_params(&params, p, ctx);
-  return sim_exec_set(exec, node, &params);
-}
-CUresult CUDAAPI cuGraphAddMemsetNode(CUgraphNode *out, CUgraph g, const CUgraphNode *from,
-                                      size_t n, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext ctx) {
-  ENTER("cuGraphAddMemsetNode");
-  CUgraphNodeParams params;
-  REQUIRE(p, CUDA_ERROR_INVALID_VALUE);
-  set_params(&params, p, ctx);
-  return sim_node_add(out, g, from, n, &params);
-}
-CUresult CUDAAPI cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS *p) {
-  ENTER("cuGraphMemsetNodeGetParams");
-  CUgraphNodeParams params;
-  REQUIRE(p, CUDA_ERROR_INVALID_VALUE);
-  TRY(sim_node_get(node, CU_GRAPH_NODE_TYPE_MEMSET, &params));
-  memcpy(p, &params.memset, sizeof *p);
-  return CUDA_SUCCESS;
-}
-CUresult CUDAAPI cuGraphMemsetNodeSetParams(CUgraphNode handle, const CUDA_MEMSET_NODE_PARAMS *p) {
-  ENTER("cuGraphMemsetNodeSetParams");
-  sim_node *node;
-  CUgraphNodeParams params;
-  REQUIRE(p, CUDA_ERROR_INVALID_VALUE);
-  TRY(sim_node_of(handle, &node));
-  REQUIRE(node->work.type == CU_GRAPH_NODE_TYPE_MEMSET, CUDA_ERROR_INVALID_VALUE);
-  set_params(&params, p, (CUcontext)node->work.set.ctx);
-  return sim_node_replace(node, &params);
-}
-CUresult CUDAAPI cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                                const CUDA_MEMSET_NODE_PARAMS *p, CUcontext ctx) {
-  ENTER("cuGraphExecMemsetNodeSetParams");
-  CUgraphNodeParams params;
-  REQUIRE(p, CUDA_ERROR_INVALID_VALUE);
-  set_params(&params, p, ctx);
-  return sim_exec_set(exec, node, &params);
-}
+#define COPY_CALLS(Name, TYPE, Params, fill, kept, member)                                      \
+  CUresult CUDAAPI cuGraphAdd##Name##Node(CUgraphNode *out, CUgraph g, const CUgraphNode *from, \
+                                          size_t n, const Params *p, CUcontext ctx) {           \
+    ENTER("cuGraphAdd" #Name "Node");                                                           \
+    CUgraphNodeParams params;                                                                   \
+    REQUIRE(p, CUDA_ERROR_INVALID_VALUE);                                                       \
+    fill(&params, p, ctx);                                                                      \
+    return sim_node_add(out, g, from, n, &params);                                              \
+  }                                                                                             \
+  CUresult CUDAAPI cuGraph##Name##NodeGetParams(CUgraphNode node, Params *p) {                  \
+    ENTER("cuGraph" #Name "NodeGetParams");                                                     \
+    CUgraphNodeParams params;                                                                   \
+    REQUIRE(p, CUDA_ERROR_INVALID_VALUE);                                                       \
+    TRY(sim_node_get(node, TYPE, &params));                                                     \
+    memcpy(p, &params.member, sizeof *p);                                                       \
+    return CUDA_SUCCESS;                                                                        \
+  }                                                                                             \
+  CUresult CUDAAPI cuGraph##Name##NodeSetParams(CUgraphNode handle, const Params *p) {          \
+    ENTER("cuGraph" #Name "NodeSetParams");                                                     \
+    sim_node *node;                                                                             \
+    CUgraphNodeParams params;                                                                   \
+    REQUIRE(p, CUDA_ERROR_INVALID_VALUE);                                                       \
+    TRY(sim_node_of(handle, &node));                                                            \
+    REQUIRE(node->work.type == TYPE, CUDA_ERROR_INVALID_VALUE);                                 \
+    fill(&params, p, (CUcontext)node->work.kept.ctx);                                           \
+    return sim_node_replace(node, &params);                                                     \
+  }                                                                                             \
+  CUresult CUDAAPI cuGraphExec##Name##NodeSetParams(CUgraphExec exec, CUgraphNode node,         \
+                                                    const Params *p, CUcontext ctx) {           \
+    ENTER("cuGraphExec" #Name "NodeSetParams");                                                 \
+    CUgraphNodeParams params;                                                                   \
+    REQUIRE(p, CUDA_ERROR_INVALID_VALUE);                                                       \
+    fill(&params, p, ctx);                                                                      \
+    return sim_exec_set(exec, node, &params);                                                   \
+  }
+COPY_CALLS(Memcpy, CU_GRAPH_NODE_TYPE_MEMCPY, CUDA_MEMCPY3D, copy_params, copy, memcpy.copyParams)
+COPY_CALLS(Memset, CU_GRAPH_NODE_TYPE_MEMSET, CUDA_MEMSET_NODE_PARAMS, set_params, set, memset)
 
 /* ---- host functions, children, events, the rest ---- */
 
-CUresult CUDAAPI cuGraphAddHostNode(CUgraphNode *out, CUgraph g, const CUgraphNode *from, size_t n,
-                                    const CUDA_HOST_NODE_PARAMS *p) {
-  ENTER("cuGraphAddHostNode");
-  COPY_IN(params, host, p);
-  params.type = CU_GRAPH_NODE_TYPE_HOST;
-  return sim_node_add(out, g, from, n, &params);
-}
-CUresult CUDAAPI cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS *p) {
-  ENTER("cuGraphHostNodeGetParams");
-  CUgraphNodeParams params;
-  REQUIRE(p, CUDA_ERROR_INVALID_VALUE);
-  TRY(sim_node_get(node, CU_GRAPH_NODE_TYPE_HOST, &params));
-  memcpy(p, &params.host, sizeof *p);
-  return CUDA_SUCCESS;
-}
-CUresult CUDAAPI cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS *p) {
-  ENTER("cuGraphHostNodeSetParams");
-  COPY_IN(params, host, p);
-  params.type = CU_GRAPH_NODE_TYPE_HOST;
-  return sim_node_set(node, &params);
-}
-CUresult CUDAAPI cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                              const CUDA_HOST_NODE_PARAMS *p) {
-  ENTER("cuGraphExecHostNodeSetParams");
-  COPY_IN(params, host, p);
-  params.type = CU_GRAPH_NODE_TYPE_HOST;
-  return sim_exec_set(exec, node, &params);
-}
+#define PARAMS_CALLS(Name, TYPE, Params, member)                                                \
+  CUresult CUDAAPI cuGraphAdd##Name##Node(CUgraphNode *out, CUgraph g, const CUgraphNode *from, \
+                                          size_t n, const Params *p) {                          \
+    ENTER("cuGraphAdd" #Name "Node");                                                           \
+    COPY_IN(params, member, p);                                                                 \
+    params.type = TYPE;                                                                         \
+    return sim_node_add(out, g, from, n, &params);                                              \
+  }                                                                                             \
+  CUresult CUDAAPI cuGraph##Name##NodeGetParams(CUgraphNode node, Params *p) {                  \
+    ENTER("cuGraph" #Name "NodeGetParams");                                                     \
+    CUgraphNodeParams params;                                                                   \
+    REQUIRE(p, CUDA_ERROR_INVALID_VALUE);                                                       \
+    TRY(sim_node_get(node, TYPE, &params));                                                     \
+    memcpy(p, &params.member, sizeof *p);                                                       \
+    return CUDA_SUCCESS;                                                                        \
+  }                                                                                             \
+  CUresult CUDAAPI cuGraph##Name##NodeSetParams(CUgraphNode node, const Params *p) {            \
+    ENTER("cuGraph" #Name "NodeSetParams");                                                     \
+    COPY_IN(params, member, p);                                                                 \
+    params.type = TYPE;                                                                         \
+    return sim_node_set(node, &params);                                                         \
+  }                                                                                             \
+  CUresult CUDAAPI cuGraphExec##Name##NodeSetParams(CUgraphExec exec, CUgraphNode node,         \
+                                                    const Params *p) {                          \
+    ENTER("cuGraphExec" #Name "NodeSetParams");                                                 \
+    COPY_IN(params, member, p);                                                                 \
+    params.type = TYPE;                                                                         \
+    return sim_exec_set(exec, node, &params);                                                   \
+  }
+PARAMS_CALLS(Host, CU_GRAPH_NODE_TYPE_HOST, CUDA_HOST_NODE_PARAMS, host)
+PARAMS_CALLS(BatchMemOp, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, CUDA_BATCH_MEM_OP_NODE_PARAMS, memOp)
+
 CUresult CUDAAPI cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph g, const CUgraphNode *from,
                                           size_t n, CUgraph child) {
   ENTER("cuGraphAddChildGraphNode");
@@ -246,36 +219,6 @@ CUresult CUDAAPI cuGraphAddEmptyNode(CUgraphNode *out, CUgraph g, const CUgraphN
 EVENT_CALLS(EventRecord, CU_GRAPH_NODE_TYPE_EVENT_RECORD, eventRecord)
 EVENT_CALLS(EventWait, CU_GRAPH_NODE_TYPE_WAIT_EVENT, eventWait)
 
-CUresult CUDAAPI cuGraphAddBatchMemOpNode(CUgraphNode *out, CUgraph g, const CUgraphNode *from,
-                                          size_t n, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p) {
-  ENTER("cuGraphAddBatchMemOpNode");
-  COPY_IN(params, memOp, p);
-  params.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
-  return sim_node_add(out, g, from, n, &params);
-}
-CUresult CUDAAPI cuGraphBatchMemOpNodeGetParams(CUgraphNode node,
-                                                CUDA_BATCH_MEM_OP_NODE_PARAMS *p) {
-  ENTER("cuGraphBatchMemOpNodeGetParams");
-  CUgraphNodeParams params;
-  REQUIRE(p, CUDA_ERROR_INVALID_VALUE);
-  TRY(sim_node_get(node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, &params));
-  memcpy(p, &params.memOp, sizeof *p);
-  return CUDA_SUCCESS;
-}
-CUresult CUDAAPI cuGraphBatchMemOpNodeSetParams(CUgraphNode node,
-                                                const CUDA_BATCH_MEM_OP_NODE_PARAMS *p) {
-  ENTER("cuGraphBatchMemOpNodeSetParams");
-  COPY_IN(params, memOp, p);
-  params.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
-  return sim_node_set(node, &params);
-}
-CUresult CUDAAPI cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                                    const CUDA_BATCH_MEM_OP_NODE_PARAMS *p) {
-  ENTER("cuGraphExecBatchMemOpNodeSetParams");
-  COPY_IN(params, memOp, p);
-  params.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
-  return sim_exec_set(exec, node, &params);
-}
 CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph g, const CUgraphNode *from,
                                         size_t n, CUDA_MEM_ALLOC_NODE_PARAMS *p) {
   ENTER("cuGraphAddMemAllocNode");

@@ -1,4 +1,4 @@
-/* Parameters of nodes, in their many forms: one way in, one way out. */
+/* Conversion between node parameters and work. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +40,8 @@ static CUresult batch_work(const CUDA_BATCH_MEM_OP_NODE_PARAMS_v1 *p, sim_work *
   return CUDA_SUCCESS;
 }
 
-/* The address is fixed when the node is made; memory comes when the graph is launched. */
+/* Converts an allocation node. Its address is fixed when the node is made; its memory is taken when
+ * the graph is launched. */
 static CUresult take_work(CUDA_MEM_ALLOC_NODE_PARAMS *p, sim_work *work) {
   sim_gpu *gpu;
   REQUIRE(p->bytesize && p->poolProps.allocType == CU_MEM_ALLOCATION_TYPE_PINNED &&
@@ -115,7 +116,7 @@ CUresult sim_work_from_params(const CUgraphNodeParams *p, sim_work *work) {
     case CU_GRAPH_NODE_TYPE_CONDITIONAL:
       return sim_conditional_work((CUDA_CONDITIONAL_NODE_PARAMS *)&p->conditional, work);
     default:
-      return CUDA_ERROR_NOT_SUPPORTED; /* external semaphore nodes */
+      return CUDA_ERROR_NOT_SUPPORTED; /* external semaphore nodes are not simulated */
   }
 }
 
@@ -235,7 +236,8 @@ CUresult sim_node_set(CUgraphNode handle, const CUgraphNodeParams *params) {
   return sim_node_replace(node, params);
 }
 
-/* `handle` is a node of the graph that the executable was made from, or of that executable. */
+/* Finds the executable's node for `handle`, which is a node of the graph that the executable was
+ * made from, or of the executable itself. */
 static CUresult exec_node(CUgraphExec exec_handle, CUgraphNode handle, sim_node **out) {
   REQUIRE(sim_handle_is(exec_handle, SIM_EXEC) && handle, CUDA_ERROR_INVALID_VALUE);
   sim_graph *graph = ((sim_exec *)exec_handle)->graph;

@@ -1,21 +1,21 @@
-/* A launch puts a graph's branches on lanes of their own: the first one is the stream that it was
- * launched into, the others begin when that stream comes to the launch, and the stream goes on when
- * all have ended. A chain of kernels becomes one operation as long as the chain, so that a graph of
- * a thousand kernels takes one place in the queue; the device's record counts each of its kernels.
- */
+/* Launch of a graph. Each branch has its own lane. The first lane is the stream of the launch; the
+ * others start when the stream reaches the launch, and the stream continues when all of them have
+ * ended. A chain of kernels becomes one operation that lasts as long as the chain, so that a graph
+ * of a thousand kernels takes one place in the queue. The device's record still counts each
+ * kernel. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/cuda/graph.h"
 
 typedef struct run {
-  sim_stream **lanes; /* [0]: the stream launched into */
+  sim_stream **lanes; /* lanes[0] is the stream of the launch */
   sim_node **tails;   /* newest node on each lane */
   size_t lane_count;
   size_t *lane_of; /* by position of the node in its graph */
-  sim_ref *refs;   /* likewise: what to wait for */
-  sim_ref fork;    /* the stream has come to the launch */
-  bool pending;    /* a chain is being folded */
+  sim_ref *refs;   /* work to wait for, by position of the node in its graph */
+  sim_ref fork;    /* the point at which the stream reaches the launch */
+  bool pending;    /* true while a chain is being combined */
   sim_op op;
   size_t op_lane;
 } run;
@@ -28,7 +28,7 @@ static CUresult flush(run *r) {
   return CUDA_SUCCESS;
 }
 
-/* A lane besides the stream: not a handle, freed after the launch. */
+/* Makes a further lane: a stream without a handle, freed after the launch. */
 static sim_stream *new_lane(sim_context *ctx) {
   sim_stream *lane = calloc(1, sizeof *lane);
   if (!lane) return NULL;
@@ -41,7 +41,7 @@ static sim_stream *new_lane(sim_context *ctx) {
   return lane;
 }
 
-/* The lane of one of its predecessors that nothing followed yet, else a new one. */
+/* Chooses the lane of a predecessor that has no successor yet, or else a new lane. */
 static CUresult choose_lane(run *r, const sim_node *node, size_t *lane) {
   for (size_t i = 0; i < node->from_count; i++) {
     size_t at = r->lane_of[node->from[i]->order];
@@ -67,9 +67,9 @@ static bool folds(const run *r, const sim_node *node, size_t lane, const sim_op 
          r->tails[lane] == node->from[0] && node->from[0]->to_count == 1;
 }
 
-/* A kernel on the device launched it: its work comes behind that kernel, before the stream goes on.
- * What is not for the device, or not there yet, is not launched; the kernel is told, not the host.
- */
+/* Simulates a graph launch by a kernel on the device. The launched graph runs after that kernel and
+ * before the stream continues. A graph that is not a device graph or was not uploaded is silently
+ * not launched, because only the kernel would see the error. */
 static CUresult run_from_device(run *r, const sim_work *work, size_t lane) {
   enum { DEEPEST = 8, MOST = 4096 };
   static __thread int depth;
@@ -130,7 +130,7 @@ static CUresult run_node(run *r, sim_node *node, bool branched) {
   TRY(run_work(r, node, lane));
   r->lane_of[node->order] = lane;
   r->tails[lane] = node;
-  bool needed = node->to_count != 1; /* somebody on another lane may wait for it */
+  bool needed = node->to_count != 1; /* true if a node on another lane may wait for this one */
   for (size_t i = 0; i < node->to_count; i++) needed |= node->to[i]->from_count != 1;
   if (branched && needed) {
     TRY(flush(r));
@@ -160,7 +160,8 @@ CUresult sim_graph_run(sim_graph *graph, sim_stream *stream) {
     r.lanes[0] = stream;
     result = CUDA_SUCCESS;
     if (branched) {
-      sim_gpu *gpu = stream->ctx->gpu; /* waits for nothing: passes when its turn comes */
+      /* a wait without a target, which only marks a position in the stream */
+      sim_gpu *gpu = stream->ctx->gpu;
       sim_op noop = {.kind = SIM_WAIT,
                      .target_seq = UINT64_MAX,
                      .target_device = (uint16_t)gpu->device,

@@ -1,21 +1,23 @@
-/* Green contexts: a share of a device's multiprocessors, as contexts of their own that use the
- * functions of the device's primary one. Kernels in one that would fill the device take its share,
- * and as much longer, unless a rule says how long they take. Memory allocated in one goes with it.
- */
+/* Green contexts: parts of a device's multiprocessors. Each is a context of its own that uses the
+ * functions of the device's primary context. Kernels that would fill the device take only the green
+ * context's multiprocessors and run longer in proportion, unless a rule says how long they take.
+ * Memory allocated in a green context is freed with it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/cuda/core.h"
 
-/* What cuDevResourceGenerateDesc hands out. */
+/* Descriptor made by cuDevResourceGenerateDesc. */
 typedef struct description {
   const sim_gpu *gpu;
   unsigned sms;
   struct description *next;
 } description;
-static description *descriptions; /* big lock; never freed, as there is no call for it */
+/* guarded by the big lock; never freed, because there is no call for it */
+static description *descriptions;
 
-/* Which device a resource is of, and whether it is a part: in bytes that programs do not touch. */
+/* The device of a resource, with a magic number that identifies it, stored in bytes that programs
+ * do not use. */
 typedef struct origin {
   uint32_t magic, ordinal;
 } origin;
@@ -208,7 +210,8 @@ CUresult CUDAAPI cuStreamGetDevResource(CUstream handle, CUdevResource *out,
 
 /* ---- events of whole contexts ---- */
 
-/* All that its streams hold so far: a stream of its own waits for it. */
+/* Records an event after all work of the context's streams, using a new stream that waits for
+ * them. */
 static CUresult record(sim_context *ctx, CUevent handle) {
   sim_event *event;
   TRY(sim_event_of(handle, &event));
@@ -228,12 +231,13 @@ static CUresult record(sim_context *ctx, CUevent handle) {
   if (result == CUDA_SUCCESS) result = sim_event_record_on(event, all);
   free(tails);
   sim_big_lock();
-  if (all) sim_stream_drop(all); /* its work goes on */
+  if (all) sim_stream_drop(all); /* the dropped stream still finishes its work */
   sim_big_unlock();
   return result;
 }
 
-/* Of the streams that there are; those made later do not wait. */
+/* Makes all existing streams of the context wait for an event. Streams created later do not
+ * wait. */
 static CUresult wait(sim_context *ctx, CUevent handle) {
   sim_event *event;
   TRY(sim_event_of(handle, &event));

@@ -1,11 +1,11 @@
-/* The set of live handles, so that stale ones are answered with an error and not with a crash. */
+/* The set of live handles, so that use of a stale handle is an error instead of a crash. */
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "sim/cuda/core.h"
 
 typedef struct entry {
-  const void *handle; /* NULL: free; TOMB: was removed */
+  const void *handle; /* NULL if free, TOMB if removed */
   enum sim_type type;
 } entry;
 #define TOMB ((const void *)1)
@@ -40,7 +40,7 @@ static void grow(void) {
   size = size ? size * 2 : 1024;
   used = 0;
   table = calloc(size, sizeof *table);
-  if (!table) abort(); /* nothing sensible can follow */
+  if (!table) abort(); /* the process cannot continue without the table */
   for (size_t i = 0; i < old_size; i++)
     if (old[i].handle && old[i].handle != TOMB) put(old[i].handle, old[i].type);
   free(old);
@@ -67,6 +67,16 @@ bool sim_handle_is(const void *handle, enum sim_type type) {
   bool is = e && e->type == type;
   pthread_mutex_unlock(&lock);
   return is;
+}
+
+bool sim_handle_any(enum sim_type type, bool (*visit)(void *handle)) {
+  bool any = false;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < size && !any; i++)
+    if (table[i].handle && table[i].handle != TOMB && table[i].type == type)
+      any = visit((void *)table[i].handle);
+  pthread_mutex_unlock(&lock);
+  return any;
 }
 
 uint64_t sim_next_id(void) { return __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED); }

@@ -1,10 +1,10 @@
 /* Addresses and contents of device memory.
  *
  * A device pointer is an address in one large mapping of an anonymous file, of which only touched
- * pages take memory: contents survive a round trip, and another process can map the same pages
- * (IPC). Address space is handed out in 2 MiB pages. Of one allocation the first SIM_CONTENT_BYTES
- * keep what is written; the rest reads as zero, so that a test of an 80 GB allocation needs no 80
- * GB.
+ * pages take up memory. The mapping makes data survive a copy to the device and back, and lets
+ * another process map the same pages (IPC). Address space is handed out in 2 MiB pages. The first
+ * SIM_CONTENT_BYTES of an allocation keep what is written to them. The rest reads as zero, so that
+ * a test that allocates 80 GB does not need 80 GB.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -24,11 +24,11 @@ typedef struct range {
 
 static struct {
   int fd;
-  uint64_t start;     /* of the mapping: offset 0 of the file */
-  uint64_t base, end; /* what is handed out: whole pages */
+  uint64_t start;     /* start of the mapping, which is offset 0 of the file */
+  uint64_t base, end; /* the part in use, in whole pages */
   range *holes;       /* free address space, sorted */
   size_t hole_count, hole_room;
-  sim_alloc **allocs; /* sorted by address */
+  sim_alloc **allocs; /* allocations, sorted by address */
   size_t alloc_count, alloc_room;
   uint64_t last_id;
 } heap = {.fd = -1};
@@ -46,8 +46,8 @@ static void *map_heap(uint64_t bytes) {
   return at == MAP_FAILED ? NULL : at;
 }
 
-/* Four times the memory of all devices, for reservations and fragmentation; less where the address
- * space is limited. Big lock held. */
+/* Reserves four times the memory of all devices, to allow for reservations and fragmentation, or
+ * less where the address space is limited. The caller holds the big lock. */
 bool sim_heap_start(void) {
   if (heap.base) return true;
   uint64_t bytes = 64ull << 30;
@@ -102,7 +102,7 @@ void sim_pages_give(uint64_t address, uint64_t bytes) {
   } else {
     if (heap.hole_count == heap.hole_room) {
       range *more = realloc(heap.holes, 2 * heap.hole_room * sizeof *more);
-      if (!more) return; /* this much address space is lost, nothing else */
+      if (!more) return; /* the only loss is this address space */
       heap.holes = more;
       heap.hole_room *= 2;
     }
@@ -114,7 +114,7 @@ void sim_pages_give(uint64_t address, uint64_t bytes) {
 int sim_heap_fd(void) { return heap.fd; }
 uint64_t sim_heap_offset(uint64_t address) { return address - heap.start; }
 
-/* Maps `bytes` of `fd` (-1: the heap's own file) at `address`, which lies in the heap. */
+/* Maps `bytes` of `fd` (-1 for the heap's own file) at `address`, which lies in the heap. */
 bool sim_heap_map_at(uint64_t address, uint64_t offset, uint64_t bytes, int fd, int protection) {
   int file = fd >= 0 ? fd : heap.fd;
   int flags = MAP_FIXED | MAP_NORESERVE | (file >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS);
@@ -125,7 +125,7 @@ bool sim_heap_map_at(uint64_t address, uint64_t offset, uint64_t bytes, int fd, 
   return true;
 }
 
-/* ---- which allocation holds an address ---- */
+/* ---- lookup of allocations by address ---- */
 
 static size_t first_above(uint64_t address) {
   size_t low = 0, high = heap.alloc_count;
@@ -180,7 +180,13 @@ uint64_t sim_kept_bytes(uint64_t address, uint64_t bytes) {
 
 void sim_allocs_of_context(sim_context *ctx) {
   for (size_t i = heap.alloc_count; i-- > 0;) {
-    if (i >= heap.alloc_count) continue; /* freeing one may have removed others */
+    if (i >= heap.alloc_count) continue; /* freeing one allocation may have removed others */
     if (heap.allocs[i]->ctx == ctx) sim_alloc_free(heap.allocs[i]);
   }
+}
+
+bool sim_alloc_any(bool (*visit)(sim_alloc *alloc)) {
+  for (size_t i = 0; i < heap.alloc_count; i++)
+    if (visit(heap.allocs[i])) return true;
+  return false;
 }

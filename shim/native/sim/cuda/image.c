@@ -1,4 +1,4 @@
-/* What is in an image: PTX text, cubin or fat binary. */
+/* Reads a module image: PTX text, a cubin or a fat binary. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -64,10 +64,12 @@ static uint32_t u32(const uint8_t *p) {
 }
 static uint64_t u64(const uint8_t *p) { return u32(p) | (uint64_t)u32(p + 4) << 32; }
 
-static uint64_t ptx_code_bytes(uint64_t length) { return length / 4 + 4096; } /* what it becomes */
+/* Estimates the code size of compiled PTX. */
+static uint64_t ptx_code_bytes(uint64_t length) { return length / 4 + 4096; }
 
-/* An entry of a fat binary: kind (1 PTX, 2 cubin) at 0, header size at 4, payload size at 8,
- * compressed size at 16, architecture at 28, flags at 40, size as unpacked at 56. */
+/* An entry of a fat binary. Its header has the kind (1 for PTX, 2 for a cubin) at offset 0, the
+ * header size at 4, the payload size at 8, the compressed size at 16, the architecture at 28, flags
+ * at 40, and the uncompressed size at 56. */
 typedef struct entry {
   const uint8_t *body;
   uint64_t bytes, unpacked_bytes;
@@ -90,8 +92,9 @@ static bool read_entry(const uint8_t *at, const uint8_t *end, entry *e) {
          e->bytes <= (uint64_t)(end - e->body);
 }
 
-/* How well an entry suits the device; 0: not at all. A cubin of its own architecture comes first,
- * then of a lower minor version of the same major one, then PTX of the newest one that it knows. */
+/* Rates how well an entry suits the device; 0 means unusable. The best is a cubin of the device's
+ * architecture, then a cubin of a lower minor version, then the newest PTX that is not above the
+ * device's architecture. */
 static unsigned rank(const entry *e, const sim_gpu *gpu) {
   unsigned device = gpu->profile->compute_major * 10 + gpu->profile->compute_minor;
   if (e->architecture > device) return 0;
@@ -100,8 +103,8 @@ static unsigned rank(const entry *e, const sim_gpu *gpu) {
   return 100000 + e->architecture;
 }
 
-/* The device takes one of the images. What is packed is not unpacked: any kernel name is believed
- * then. */
+/* Reads the entry that the device would load. A compressed entry is not decompressed; any kernel
+ * name is then accepted. */
 static CUresult read_fatbin(const uint8_t *data, uint64_t readable, const sim_gpu *gpu,
                             sim_image *image) {
   if (readable < 16) return CUDA_ERROR_INVALID_IMAGE;
@@ -129,10 +132,10 @@ static CUresult read_fatbin(const uint8_t *data, uint64_t readable, const sim_gp
 
 static CUresult read_any(const uint8_t *data, uint64_t known_bytes, const sim_gpu *gpu,
                          sim_image *image) {
-  /* Without a length an image is believed: what it says of itself bounds it. */
+  /* Without a length, the sizes in the image's own headers are trusted. */
   uint64_t readable = known_bytes ? known_bytes : LONGEST;
   if (readable < 8) return CUDA_ERROR_INVALID_IMAGE;
-  if (u32(data) == FATBIN_WRAPPER) { /* points to what the linker put elsewhere */
+  if (u32(data) == FATBIN_WRAPPER) { /* a wrapper points to the image */
     if (known_bytes) return CUDA_ERROR_INVALID_IMAGE;
     data = (const uint8_t *)u64(data + 8);
     if (!data) return CUDA_ERROR_INVALID_IMAGE;
@@ -146,7 +149,7 @@ static CUresult read_any(const uint8_t *data, uint64_t known_bytes, const sim_gp
   return sim_read_ptx((const char *)data, length, gpu, image);
 }
 
-/* `known_bytes` 0: the caller gave no length. */
+/* Reads an image. `known_bytes` is 0 if the caller knows no length. */
 CUresult sim_image_read(const void *data, uint64_t known_bytes, const sim_gpu *gpu,
                         sim_image **out) {
   if (!data) return CUDA_ERROR_INVALID_VALUE;

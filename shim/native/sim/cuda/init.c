@@ -1,4 +1,4 @@
-/* cuInit, versions, and which devices this process sees. */
+/* cuInit, versions, and the choice of devices that this process sees. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <limits.h>
@@ -20,6 +20,7 @@ static void show(uint32_t device) {
   gpu->profile = &sim_here.machine->devices[device].profile;
   gpu->uuid = sim_here.machine->devices[device].uuid;
   gpu->client = SIM_NONE;
+  gpu->served = (uint64_t)device << 32 | SIM_NONE;
 }
 
 static bool shown(uint32_t device) {
@@ -28,8 +29,8 @@ static bool shown(uint32_t device) {
   return false;
 }
 
-/* `text` as an index, or as the beginning of exactly one device's "GPU-…" UUID; SIM_NONE: neither.
- */
+/* Returns the device with an index, or with an unambiguous prefix of a "GPU-…" UUID, or
+ * SIM_NONE. */
 static uint32_t match(const char *text, size_t length) {
   uint32_t count = sim_machine_device_count(sim_here.machine), found = SIM_NONE;
   if (length && isdigit((unsigned char)*text)) {
@@ -51,8 +52,8 @@ static uint32_t match(const char *text, size_t length) {
   return found;
 }
 
-/* CUDA_VISIBLE_DEVICES: in its order; the first name that fits no device ends the list; a device
- * named twice hides all. */
+/* Applies CUDA_VISIBLE_DEVICES. The first word that selects no device ends the list, and a device
+ * that is selected twice hides all devices. */
 static void choose_visible(void) {
   const char *list = getenv("CUDA_VISIBLE_DEVICES");
   if (!list) {
@@ -96,15 +97,21 @@ static void read_settings(void) {
   sim_here.connections = asked_connections();
 }
 
+void sim_driver_start(uint64_t begun_ns) {
+  sim_sleep_until(begun_ns + sim_here.machine->devices[0].profile.driver_start_us * 1000ull);
+}
+
 CUresult CUDAAPI cuInit(unsigned int flags) {
   if (flags) return CUDA_ERROR_INVALID_VALUE;
   if (sim_initialized()) return CUDA_SUCCESS;
   if (sim_is_forked_child()) return CUDA_ERROR_NOT_INITIALIZED;
+  uint64_t begun = sim_now_ns();
   sim_big_lock();
   CUresult result = CUDA_SUCCESS;
   if (!sim_initialized()) {
     char place[PATH_MAX], error[SIM_ERROR_BYTES] = "no simulated machine is named";
     const char *path = sim_place_machine(place, sizeof place);
+    bool opened = sim_here.machine; /* by a checkpoint call, which has taken this time */
     if (!sim_here.machine) sim_here.machine = path ? sim_machine_open(path, error) : NULL;
     if (!sim_here.machine) {
       penstock_log("simulated driver: cuInit finds no device: %s", error);
@@ -114,8 +121,9 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
       read_settings();
       if (!sim_here.gpu_count)
         result = CUDA_ERROR_NO_DEVICE;
-      else if (!sim_heap_start() || !sim_set_initialized())
+      else if (!sim_heap_start() || !sim_keeper_start() || !sim_set_initialized())
         result = CUDA_ERROR_OUT_OF_MEMORY;
+      if (result == CUDA_SUCCESS && !opened) sim_driver_start(begun);
     }
   }
   sim_big_unlock();
@@ -134,8 +142,8 @@ CUresult sim_gpu_of(CUdevice device, sim_gpu **gpu) {
   return CUDA_SUCCESS;
 }
 
-/* A private table, as the CUDA runtime has them for itself: what is done through it nobody sees
- * from outside. The runtime's own tables are not imitated. */
+/* A private table, like those that the CUDA runtime uses. Calls through such a table cannot be
+ * intercepted. The runtime's own tables are not simulated. */
 typedef struct sim_private_table {
   size_t bytes;
   CUresult (*retain)(CUcontext *context, CUdevice device);

@@ -1,5 +1,6 @@
-/* Memory and events of other processes. A handle says where in whose heap the contents lie; they
- * are mapped through /proc, so both processes must see each other there, as one user. */
+/* IPC: memory and events of other processes. A handle identifies a process and a position in its
+ * heap. The contents are mapped through /proc, so both processes must belong to the same user and
+ * see each other in /proc. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,7 +21,7 @@ typedef struct ipc_handle {
   uint64_t began_ns;
   uint64_t offset, bytes;
   union {
-    uint64_t shared; /* memory: what the device knows it as; 0: of a slab */
+    uint64_t shared; /* ID of the shared memory, 0 if it is in a slab */
     uint64_t cell;   /* event */
   };
 } ipc_handle;
@@ -38,7 +39,8 @@ static CUresult owner_lives(const ipc_handle *h, uint32_t magic, sim_gpu **gpu) 
   REQUIRE(*gpu, CUDA_ERROR_INVALID_DEVICE);
   const sim_client *c = client_of(h->device, h->client);
   REQUIRE(c->state == SIM_CLIENT_LIVE && c->began_ns == h->began_ns, CUDA_ERROR_INVALID_VALUE);
-  if ((*gpu)->client == h->client) return CUDA_ERROR_INVALID_CONTEXT; /* one's own */
+  /* a process cannot open its own handle */
+  if ((*gpu)->client == h->client) return CUDA_ERROR_INVALID_CONTEXT;
   return CUDA_SUCCESS;
 }
 
@@ -51,6 +53,7 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr pointer) {
   sim_alloc *alloc = sim_alloc_find(pointer);
   bool fine = alloc && alloc->kind == SIM_DEVICE;
   if (fine) {
+    alloc->exported = true;
     if (alloc->charged_bytes && !alloc->shared)
       alloc->shared = sim_shared_make(sim_here.machine, alloc->gpu->device, alloc->gpu->client,
                                       alloc->charged_bytes);
@@ -138,6 +141,7 @@ CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle *out, CUevent handle) {
                   .device = (uint16_t)e->device,
                   .client = (uint16_t)e->client,
                   .cell = e->cell};
+  e->exported = true;
   h.began_ns = client_of(h.device, h.client)->began_ns;
   memset(out, 0, sizeof *out);
   memcpy(out, &h, sizeof h);

@@ -1,18 +1,22 @@
-/* Kernels compute nothing. How long they take, and the few things that they do, goes by their
- * names: by the rules of PENSTOCK_SIM_KERNELS, then by those of the device's profile. A rule is one
- * of
+/* Kernel rules. Simulated kernels compute nothing. A kernel's name decides how long it runs and the
+ * few things that it does, according to the rules in PENSTOCK_SIM_KERNELS and then those of the
+ * device's profile. A rule has one of these forms:
  *
- *   pattern=200us       it lasts that long
- *   pattern=param0      … as many nanoseconds as its 8-byte parameter 0 holds
- *   pattern=until0      … until the 8-byte word at parameter 0 is at least parameter 1; as it
- *                       begins it stores parameter 3 at parameter 2 (0: nowhere)
- *   pattern=joins0      … until the 8-byte word at parameter 0, to which it adds one as it begins,
- *                       is at least parameter 1: a meeting of many
- *   pattern=sets0       it sets the condition of a graph, parameter 0, to parameter 1
- *   pattern=launches0   it launches the device graph, parameter 0, parameter 1 times behind itself
+ *   pattern=200us       the kernel runs for that long
+ *   pattern=param0      it runs for as many nanoseconds as its 8-byte parameter 0 says
+ *   pattern=until0      it runs until the 8-byte word at parameter 0 is at least parameter 1; when
+ *   it
+ *                       starts, it stores parameter 3 at parameter 2 (unless that is 0)
+ *   pattern=joins0      it adds one to the 8-byte word at parameter 0 when it starts, and runs
+ *   until
+ *                       that word is at least parameter 1 (several kernels meet)
+ *   pattern=sets0       it sets the graph condition in parameter 0 to parameter 1
+ *   pattern=launches0   it launches the device graph in parameter 0 behind itself, as many times as
+ *                       parameter 1 says
  *
- * with any other number in place of 0. Without a rule, each thread takes a little. The words may
- * lie in any memory that the process can reach: of another device, of another process.
+ * Any other number may take the place of the 0, and shifts the other parameters by as much. Without
+ * a rule, a kernel takes a little time for each of its threads. The words may be in any memory that
+ * the process can access, including that of another device or process.
  */
 #include <fnmatch.h>
 #include <pthread.h>
@@ -88,7 +92,7 @@ static const sim_kernel_rule *find_rule(const sim_kernel_rule *rules, const char
 static uint64_t parameter(const sim_work *work, int number) {
   uint64_t value = 0;
   size_t at = 8 * (size_t)number, bytes = work->kernel.param_bytes;
-  /* The image may not say what the parameters are: then the first one is what there is. */
+  /* If the image does not describe its parameters, only the first one is known. */
   if (number == 0 || at + 8 <= bytes) memcpy(&value, (const char *)work->kernel.params + at, 8);
   return value;
 }

@@ -1,4 +1,4 @@
-/* Kernel launches: the checks a driver makes. */
+/* Kernel launches, with the checks that a driver makes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,8 +37,9 @@ static CUresult take_params(const sim_kernel *k, void **params, void **extra, si
   memset(param_bytes, 0, 8);
   REQUIRE(!(params && extra), CUDA_ERROR_INVALID_VALUE);
   if (extra) TRY(from_extra(extra, work));
-  if (!k->params) { /* the image does not say: a first parameter of 8 bytes is what a rule can use
-                     */
+  /* Without a description in the image, the first parameter counts as 8 bytes, so that rules can
+   * use it. */
+  if (!k->params) {
     if (params && params[0]) memcpy(param_bytes, params[0], 4);
     return CUDA_SUCCESS;
   }
@@ -103,12 +104,11 @@ CUresult sim_kernel_work(sim_context *ctx, CUfunction handle, const unsigned gri
   return take_params(f->kernel, params, extra, work);
 }
 
-/* What the attributes of a launch ask for. */
+/* The attributes of a launch. */
 typedef struct wishes {
   unsigned cluster[3];
   bool cooperative, early;
-  sim_event
-      *event; /* recorded behind the kernel: not before it may be, nor later than it must be */
+  sim_event *event; /* event to record after the kernel, NULL if none */
 } wishes;
 
 static CUresult launch(sim_context *ctx, CUfunction handle, const unsigned grid[3],
@@ -172,7 +172,7 @@ static CUresult read_attribute(const CUlaunchAttribute *a, wishes *wish) {
       return event_of(a->value.programmaticEvent.event, wish);
     case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
       return event_of(a->value.launchCompletionEvent.event, wish);
-    default: /* hints: nothing here depends on them */
+    default: /* hints, which nothing in the simulation depends on */
       return (unsigned)a->id < CU_LAUNCH_ATTRIBUTE_MAX ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
 }
@@ -194,7 +194,8 @@ static CUresult check_group(const CUDA_LAUNCH_PARAMS *list, unsigned count) {
   uint64_t devices = 0;
   for (unsigned i = 0; i < count; i++) {
     const CUDA_LAUNCH_PARAMS *p = &list[i];
-    REQUIRE(sim_handle_is(p->hStream, SIM_STREAM), CUDA_ERROR_INVALID_HANDLE); /* no default one */
+    /* the default stream is not allowed */
+    REQUIRE(sim_handle_is(p->hStream, SIM_STREAM), CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(sim_handle_is(p->function, SIM_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
     uint64_t device = 1ull << ((sim_stream *)p->hStream)->ctx->gpu->device;
     REQUIRE(!(devices & device), CUDA_ERROR_INVALID_DEVICE);
@@ -210,8 +211,8 @@ static CUresult check_group(const CUDA_LAUNCH_PARAMS *list, unsigned count) {
   return CUDA_SUCCESS;
 }
 
-/* Unless told not to, every kernel waits for what all the streams hold before, and every stream
- * goes on when all the kernels have ended. */
+/* Makes every kernel wait for earlier work of all the streams, and every stream continue only when
+ * all kernels have ended. This is the default for launches on several devices. */
 static CUresult join_group(const CUDA_LAUNCH_PARAMS *list, unsigned count) {
   sim_ref tails[SIM_MAX_DEVICES];
   for (unsigned i = 0; i < count; i++) tails[i] = sim_tail_of((sim_stream *)list[i].hStream);

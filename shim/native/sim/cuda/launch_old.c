@@ -1,4 +1,5 @@
-/* Launches of the first API: block shape, shared memory and parameters are the function's state. */
+/* Launches by the first CUDA API, in which block shape, shared memory and parameters are part of
+ * the function's state. */
 #include <stdlib.h>
 #include <string.h>
 

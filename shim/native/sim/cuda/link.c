@@ -1,7 +1,7 @@
-/* Linking on the host: takes no device memory; what comes out is loaded as any image.
+/* Linking on the host, which takes no device memory. The result is loaded like any image.
  *
- * Only PTX is linked, and what comes out is the text of all inputs, not machine code. A name that
- * two inputs define is not noticed.
+ * Only PTX is linked. The result is the text of all inputs instead of machine code, and names that
+ * two inputs define are not detected.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 typedef struct linking {
   const sim_gpu *gpu;
   char *text;
-  size_t bytes; /* without the 0 at its end */
+  size_t bytes; /* without the terminating NUL */
   bool complete;
 } linking;
 
@@ -31,7 +31,7 @@ CUresult CUDAAPI cuLinkCreate(unsigned int count, CUjit_option *options, void **
   return cuLinkCreate_v2(count, options, values, out);
 }
 
-/* Programs pass PTX with the 0 at its end, or without. */
+/* Adds PTX text. Programs pass it with or without the terminating NUL. */
 static CUresult add_text(linking *l, const char *text, size_t bytes) {
   bytes = strnlen(text, bytes);
   char *larger = realloc(l->text, l->bytes + bytes + 2);

@@ -1,5 +1,5 @@
-/* Messages of the driver: each error of a call is told to the program's callbacks, by the thread
- * that made the call and before it returns. What a callback does wrong itself is told to nobody. */
+/* The driver's log messages. Each error of a call is passed to the program's callbacks, in the
+ * thread that made the call and before it returns. Errors inside a callback are not reported. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@ typedef struct CUlogsCallbackEntry_st {
   void *data;
 } entry;
 
-static entry *callbacks[MOST]; /* big lock */
+static entry *callbacks[MOST]; /* guarded by the big lock */
 
 void sim_logs_tell(CUresult error) {
   static __thread bool telling;

@@ -1,4 +1,4 @@
-/* Managed memory hints, batches of copies, copies between contexts in three dimensions. */
+/* Hints for managed memory, batches of copies, and three-dimensional copies between contexts. */
 #include <string.h>
 
 #include "sim/cuda/pool.h"
@@ -35,7 +35,7 @@ CUresult CUDAAPI cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, CUmem_advise 
   return managed(pointer, bytes);
 }
 
-/* A prefetch takes the host link as a copy does. */
+/* Prefetches managed memory, which occupies the host link as a copy does. */
 static CUresult prefetch(sim_context *ctx, CUdeviceptr pointer, size_t bytes, bool to_host,
                          CUstream handle) {
   sim_stream *stream;
@@ -82,7 +82,7 @@ static CUresult copy_batch(sim_context *ctx, CUdeviceptr *to, CUdeviceptr *from,
   REQUIRE(to && from && bytes && count, CUDA_ERROR_INVALID_VALUE);
   TRY(sim_stream_of(handle, ctx, &stream));
   REQUIRE(stream->lane_kind != SIM_LANE_LEGACY,
-          CUDA_ERROR_INVALID_VALUE); /* batches need a stream of their own */
+          CUDA_ERROR_INVALID_VALUE); /* a batch needs a stream other than the default one */
   for (size_t i = 0; i < count; i++) {
     CUresult result = one_copy(ctx, to[i], from[i], bytes[i], stream);
     if (result == CUDA_SUCCESS) continue;
@@ -115,7 +115,8 @@ CUresult CUDAAPI cuMemcpyWithAttributesAsync(CUdeviceptr to, CUdeviceptr from, s
   return one_copy(ctx, to, from, bytes, stream);
 }
 
-/* Over pointers alone: a simulated device has no fabric, and so no logical endpoints. */
+/* Copies by pointers only, because a simulated device has no fabric and thus no logical
+ * endpoints. */
 CUresult CUDAAPI cuFabricCpyBatchAsync(size_t count, CUDA_FABRIC_COPY_BATCH_OP *list,
                                        unsigned long long flags, CUstream handle) {
   ENTER_CONTEXT("cuFabricCpyBatchAsync");

@@ -1,4 +1,4 @@
-/* cuMemAlloc and its family, host memory, questions about pointers. */
+/* cuMemAlloc and related calls, host memory, and queries about pointers. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +60,7 @@ static CUresult free_device(sim_context *ctx, CUdeviceptr pointer) {
   sim_context *owner = ours && alloc->ctx ? alloc->ctx : ctx;
   sim_big_unlock();
   REQUIRE(ours, CUDA_ERROR_INVALID_VALUE);
-  /* Work under way may still use it: a driver waits. */
+  /* A driver waits here, because work in flight may still use the memory. */
   TRY(sim_synchronize_context(owner));
   sim_big_lock();
   alloc = sim_alloc_find(pointer);
@@ -104,7 +104,7 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdev
   return alloc ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-/* ---- the 32-bit ABI of CUDA 3.1; its pointers cannot hold ours ---- */
+/* ---- 32-bit ABI of CUDA 3.1, whose pointers cannot hold ours ---- */
 
 CUresult CUDAAPI cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes) {
   size_t free_now, total;
@@ -232,7 +232,7 @@ CUresult CUDAAPI cuMemHostGetFlags(unsigned int *flags, void *pointer) {
   return alloc ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- questions about pointers ---- */
+/* ---- queries about pointers ---- */
 
 static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, const sim_alloc *a,
                                   uint64_t pointer) {
@@ -322,7 +322,7 @@ static size_t attribute_bytes(CUpointer_attribute attribute) {
   }
 }
 
-/* Unlike the single question this one answers zeros for what it does not know. */
+/* Unlike the query for a single attribute, this call returns 0 for unknown values. */
 CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes,
                                         void **out, CUdeviceptr pointer) {
   ENTER("cuPointerGetAttributes");

@@ -1,4 +1,4 @@
-/* cuMemset*: kernels that only write memory. */
+/* cuMemset*: simulated as kernels that only write memory. */
 #include <string.h>
 
 #include "sim/cuda/work.h"

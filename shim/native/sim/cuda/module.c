@@ -1,21 +1,22 @@
-/* Modules: loading, functions, globals. */
+/* Modules: loading, functions and globals. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/cuda/module.h"
 
-static sim_module *modules; /* all of this process; big lock */
+static sim_module *modules; /* all modules of this process, guarded by the big lock */
 static sim_library *libraries;
 
 #define MOST_ALIGN 256
 
-/* As variables of this size are aligned in an array of them. */
+/* Returns the natural alignment of a variable of this size. */
 static uint64_t align_of(uint64_t bytes) {
   uint64_t align = bytes & -bytes;
   return align && align < MOST_ALIGN ? align : MOST_ALIGN;
 }
 
-/* How far into the data of its kind a variable lies; `end` NULL: how much data there is. */
+/* Returns the offset of a variable in the data of its kind, or the size of all that data if `end`
+ * is NULL. */
 static uint64_t data_offset(const sim_image *image, bool managed, const sim_global *end) {
   uint64_t at = 0;
   for (const sim_global *g = image->globals; g && g != end; g = g->next) {
@@ -29,15 +30,16 @@ static uint64_t data_offset(const sim_image *image, bool managed, const sim_glob
   return at;
 }
 
-/* ---- what is loaded when (big lock held) ----
+/* ---- loading of code and data (the caller holds the big lock) ----
  *
- * Lazy loading, the default since CUDA 12.2: a module's variables have their memory as soon as the
- * module is loaded, its code kernel by kernel as cuModuleGetFunction or a launch asks for it. A
- * library's module is loaded into a context when that first needs one of its kernels or variables.
- * Eager loading: all of it at once, a library's into every context.
+ * Lazy loading is the default since CUDA 12.2. A module's variables get their memory when the
+ * module is loaded. Its code is loaded kernel by kernel, when cuModuleGetFunction or a launch
+ * requests a kernel. A library's module is loaded into a context when the context first needs one
+ * of its kernels or variables. With eager loading, everything is loaded at once, and a library is
+ * loaded into every context.
  *
- * Code that is no larger than half a slab lies in one with others; of larger code the kernels that
- * are loaded lie one behind the other in whole slabs. */
+ * Code no larger than half a slab shares a slab with other code. Larger code takes whole slabs, in
+ * which the kernels that are loaded lie one after another. */
 
 bool sim_loads_lazily(void) { return sim_here.loads_lazily; }
 
@@ -53,7 +55,7 @@ static bool load_data(sim_module *m) {
   return true;
 }
 
-/* What comes with the first kernel: what the kernels share. */
+/* Returns the size of the code that the kernels share, which is loaded with the first kernel. */
 static uint64_t shared_code_bytes(const sim_image *image) {
   uint64_t bytes = image->bytes;
   for (const sim_kernel *k = image->kernels; k; k = k->next)
@@ -150,7 +152,7 @@ CUresult sim_module_new(sim_context *ctx, sim_image *image, sim_library *library
   return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Big lock held. */
+/* Frees a module. The caller holds the big lock. */
 void sim_module_free(sim_module *m) {
   sim_handle_remove(m);
   for (sim_module **link = &modules; *link; link = &(*link)->next) {
@@ -376,7 +378,8 @@ static CUresult add_library(sim_image *image, CUlibrary *out) {
   return CUDA_SUCCESS;
 }
 
-/* A library belongs to no context; its code is checked against the current or first device. */
+/* Returns the device to check a library's code against: the current one, or else the first. A
+ * library itself belongs to no context. */
 static sim_gpu *any_gpu(void) {
   sim_context *ctx = sim_current();
   return ctx ? ctx->gpu : &sim_here.gpus[0];

@@ -1,4 +1,5 @@
-/* Copies and fills: the contents move at once, the time they take is the device's. */
+/* Copies and fills. The contents are moved during the call, and the device takes time for the copy
+ * later. */
 #include <string.h>
 
 #include "sim/cuda/work.h"
@@ -42,7 +43,8 @@ void sim_move_contents(const struct sim_move *m) {
     }
 }
 
-/* Across the host link: a copy engine. On the device: kernels that only move memory. */
+/* Describes a copy as an operation of the device: copies across the host link use a copy engine,
+ * and those on the device are kernels that only move memory. */
 void sim_move_op(sim_gpu *gpu, const struct sim_move *m, sim_op *op) {
   const sim_profile *p = gpu->profile;
   *op = (sim_op){.launches = 1};

@@ -1,6 +1,6 @@
-/* Multicast objects: a team of devices, each with memory of its own bound to the same addresses.
- * What is bound stays until it is unbound or the object goes, whoever else lets go of it. Objects
- * are not exported to other processes. */
+/* Multicast objects: a team of devices, each with its own memory bound to the same addresses. Bound
+ * memory stays allocated until it is unbound or the object is destroyed, even if it is released.
+ * Objects cannot be exported to other processes. */
 #include <stdlib.h>
 
 #include "sim/cuda/vmm.h"
@@ -74,7 +74,7 @@ static bool is_taken(const sim_team *team, int device, uint64_t offset, uint64_t
   return false;
 }
 
-/* Big lock held. */
+/* Binds memory to a multicast object. The caller holds the big lock. */
 static CUresult bind(sim_physical *object, size_t offset, sim_physical *memory,
                      size_t memory_offset, size_t bytes, int device) {
   sim_team *team = object->team;

@@ -1,6 +1,6 @@
-/* The per-thread-default-stream entries: as the plain ones, but stream 0 means the thread's own.
+/* The per-thread-default-stream entries, for which stream 0 means the thread's own stream.
  *
- * Each notes that on the thread and jumps; the plain entry takes the note in ENTER.
+ * Each entry sets a thread-local flag and jumps to the plain entry, which reads the flag in ENTER.
  */
 #include "sim/cuda/core.h"
 

@@ -1,8 +1,8 @@
-/* Stream-ordered memory: pools, allocation and free in stream order.
+/* Stream-ordered memory: pools, and allocation and free in stream order.
  *
- * A pool takes memory from the device in chunks and keeps what is freed until a synchronisation
- * finds more than its release threshold unused. A freed block may be used again at once in the
- * stream that freed it, elsewhere when the free has been reached.
+ * A pool takes memory from the device in chunks. It keeps freed memory until a synchronisation
+ * finds more than its release threshold unused. A freed block may be reused at once in the stream
+ * that freed it, and in other streams once the free has been reached.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +12,10 @@
 
 #define CHUNK_BYTES (32 * SIM_MIB)
 #define UNIT 512u
-#define MOST_BYTES (1ull << 48) /* beyond any device; sums of sizes below cannot wrap */
+/* beyond any device, so that the sums of sizes below cannot wrap around */
+#define MOST_BYTES (1ull << 48)
 
-static sim_pool *pools; /* big lock */
+static sim_pool *pools; /* guarded by the big lock */
 
 sim_pool *sim_pool_new(sim_gpu *gpu, uint64_t most) {
   sim_pool *p = calloc(1, sizeof *p);
@@ -27,14 +28,15 @@ sim_pool *sim_pool_new(sim_gpu *gpu, uint64_t most) {
                   .reuse_opportunistic = 1,
                   .reuse_internal = 1,
                   .next = pools};
-  __atomic_store_n(&pools, p, __ATOMIC_RELEASE); /* whether there are any is asked unlocked */
+  /* atomic, because it is also read without the lock */
+  __atomic_store_n(&pools, p, __ATOMIC_RELEASE);
   sim_handle_add(p, SIM_POOL);
   return p;
 }
 
 sim_pool *sim_pool_at(const CUmemLocation *location, CUmemAllocationType type, bool current) {
   bool anywhere = location->type == CU_MEM_LOCATION_TYPE_NONE ||
-                  location->type == CU_MEM_LOCATION_TYPE_HOST; /* no numbers there */
+                  location->type == CU_MEM_LOCATION_TYPE_HOST; /* the host has no ordinals */
   sim_pool *p = pools;
   while (p && (p->dying || p->type != type || p->location.type != location->type ||
                (!anywhere && p->location.id != location->id) ||
@@ -57,7 +59,7 @@ CUresult sim_pool_of(CUmemoryPool handle, sim_pool **pool) {
   return CUDA_SUCCESS;
 }
 
-/* ---- chunks and blocks; big lock held ---- */
+/* ---- chunks and blocks; the caller holds the big lock ---- */
 
 static bool take_device(const sim_pool *p, uint64_t bytes) {
   return p->on_host || sim_memory_take(sim_here.machine, p->gpu->device, p->gpu->client, bytes);
@@ -101,7 +103,8 @@ void sim_pool_drop_chunk(sim_pool *p, sim_chunk *c) {
 }
 
 void sim_pool_free(sim_pool *p) {
-  /* What a handed out pool holds stays while a descriptor is open, or another process has it. */
+  /* Memory of an exported pool stays while a descriptor is open or another process holds the
+   * pool. */
   for (sim_chunk *c = p->chunks; c; c = c->next) c->left = c->of_pool;
   while (p->chunks) sim_pool_drop_chunk(p, p->chunks);
   if (p->shared) sim_shared_leave(sim_here.machine, p->gpu->device, p->gpu->client, p->shared);
@@ -156,7 +159,8 @@ static void merge_after(sim_block *b) {
   free(next);
 }
 
-/* Neighbours become one when nobody has to wait for either. Returns what `b` has become part of. */
+/* Merges a free block with its free neighbours unless a stream still has to wait for one of them.
+ * Returns the merged block. */
 static sim_block *merge(sim_block *b) {
   sim_machine *m = sim_here.machine;
   while (b->after && !b->after->used && sim_done_quick(m, &b->after->freed) &&
@@ -202,7 +206,7 @@ static sim_alloc *take(sim_pool *p, uint64_t bytes, uint32_t stream) {
     b = find_block(p, rounded, stream);
   }
   if (!b) b = grow(p, rounded);
-  if (!b) { /* the device is full: what other pools keep unused goes first */
+  if (!b) { /* the device is full, so release unused memory of other pools */
     for (sim_pool *other = pools; other; other = other->next)
       if (other->gpu == p->gpu) sim_pool_trim(other, 0);
     b = grow(p, rounded);
@@ -255,7 +259,7 @@ void sim_pool_free_now(sim_alloc *alloc) {
   put_back(alloc, &none, 0);
 }
 
-/* After a synchronisation unused memory above the threshold goes back to the device. */
+/* After a synchronisation, returns unused memory above the release threshold to the device. */
 void sim_pools_settle(sim_gpu *gpu) {
   if (!__atomic_load_n(&pools, __ATOMIC_ACQUIRE)) return;
   sim_big_lock();
@@ -292,7 +296,7 @@ static CUresult allocate(sim_context *ctx, CUdeviceptr *out, size_t bytes, sim_p
     sim_big_unlock();
   }
   REQUIRE(p, CUDA_ERROR_OUT_OF_MEMORY);
-  REQUIRE(bytes && !p->maker, CUDA_ERROR_INVALID_VALUE); /* an imported pool gives nothing */
+  REQUIRE(bytes && !p->maker, CUDA_ERROR_INVALID_VALUE); /* an imported pool cannot allocate */
   if (stream->capture) return capture_take(p, stream, bytes, out);
   TRY(sim_attach_gpu(p->gpu));
   sim_big_lock();
@@ -343,6 +347,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
   }
   sim_big_unlock();
   sim_spend(ctx->gpu->profile->stream_op_ns);
-  if (direct) return cuMemFree_v2(pointer); /* memory of cuMemAlloc: freed when its work is done */
+  /* memory of cuMemAlloc is freed when its work is done */
+  if (direct) return cuMemFree_v2(pointer);
   return ours ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -1,11 +1,11 @@
-/* Pools of stream-ordered memory; everything here with the big lock held. */
+/* Pools of stream-ordered memory. Callers of all functions here hold the big lock. */
 #pragma once
 #include "sim/cuda/core.h"
 
 typedef struct sim_block {
   uint64_t address, bytes;
   bool used;
-  uint32_t stream; /* that freed it */
+  uint32_t stream; /* stream in which it was freed */
   sim_ref freed;   /* the free, in stream order */
   struct sim_chunk *chunk;
   struct sim_block *before, *after;
@@ -13,34 +13,36 @@ typedef struct sim_block {
 
 typedef struct sim_chunk {
   uint64_t address, bytes;
-  uint64_t shared; /* what the device knows it as once a pointer into it was exported */
-  bool left;       /* to them, as the pool goes */
-  bool of_pool;    /* else: what it knows the pool as has it, once that was handed out */
+  uint64_t shared; /* ID of the shared memory once a pointer into the chunk was exported */
+  bool left;       /* true if the chunk is left to its importers when the pool is destroyed */
+  bool of_pool;    /* true if the chunk's memory counts as shared memory of the exported pool */
   sim_block *first;
   struct sim_chunk *next;
 } sim_chunk;
 
 struct sim_pool {
-  sim_gpu *gpu;           /* that its memory is taken of; of the host's pools, only to have one */
-  CUmemLocation location; /* of managed memory: where it is preferred */
+  sim_gpu *gpu;           /* the device that provides its memory; unused for pools on the host */
+  CUmemLocation location; /* for managed memory, the preferred location */
   CUmemAllocationType type;
-  bool on_host;    /* takes no memory of a device */
-  bool is_current; /* of its location and type; of devices' pinned memory see sim_gpu */
+  bool on_host; /* true if the pool takes no device memory */
+  /* true if current for its location and type; for pinned memory of devices see sim_gpu */
+  bool is_current;
   sim_chunk *chunks;
   uint64_t reserved, reserved_high, used, used_high, threshold, most;
   int reuse_event, reuse_opportunistic, reuse_internal;
   bool is_default, dying, exportable;
-  uint64_t shared; /* what the device knows it as; 0: not handed out yet */
-  uint64_t maker;  /* of an imported one: the pool where it was made */
+  uint64_t shared; /* ID of the shared memory, 0 if not exported yet */
+  uint64_t maker;  /* in an imported pool, the pool in the process that made it */
   struct sim_pool *next;
 };
 
 sim_pool *sim_pool_new(sim_gpu *gpu, uint64_t most);
-/* The first of this location and type that is its default or, so asked, the current one. */
+/* Returns the default or the current pool of a location and type. */
 sim_pool *sim_pool_at(const CUmemLocation *location, CUmemAllocationType type, bool current);
 sim_pool *sim_pool_default(sim_gpu *gpu);
 CUresult sim_pool_of(CUmemoryPool handle, sim_pool **pool);
-/* The pool was handed out: who has that keeps the chunk. Or no more: it has a name of its own. */
+/* Makes a chunk part of the exported pool's shared memory, which the pool's importers keep
+ * (`with_pool`), or separate from it again. */
 void sim_pool_hand_out_chunk(sim_pool *pool, sim_chunk *chunk, bool with_pool);
 void sim_pool_merge(sim_pool *pool);
 void sim_pool_trim(sim_pool *pool, uint64_t keep_bytes);

@@ -1,13 +1,13 @@
-/* Pools as the program handles them: create, trim, ask, set, and which one a device uses. */
+/* Calls for pools: create, trim, get and set attributes, and choose the pool of a device. */
 #include <stdlib.h>
 
 #include "sim/cuda/pool.h"
 
 /* ---- pools ---- */
 
-/* Which device's memory a pool of this location and type takes. Managed memory is where it is used:
- * here, of the current device from the start, or of the preferred one, as cuMemAllocManaged takes
- * it. */
+/* Finds the device that provides the memory of a pool of this location and type. Real managed
+ * memory moves to where it is used; here it is on the current or preferred device from the start,
+ * as with cuMemAllocManaged. */
 static CUresult place(const CUmemLocation *location, CUmemAllocationType type, sim_gpu **gpu,
                       bool *on_host) {
   bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
@@ -18,7 +18,7 @@ static CUresult place(const CUmemLocation *location, CUmemAllocationType type, s
     case CU_MEM_LOCATION_TYPE_DEVICE:
       return sim_gpu_of(location->id, gpu);
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-      REQUIRE(location->id == 0, CUDA_ERROR_INVALID_VALUE); /* a host of one node */
+      REQUIRE(location->id == 0, CUDA_ERROR_INVALID_VALUE); /* the host has one NUMA node */
       *on_host = !managed;
       return CUDA_SUCCESS;
     case CU_MEM_LOCATION_TYPE_HOST:
@@ -31,7 +31,7 @@ static CUresult place(const CUmemLocation *location, CUmemAllocationType type, s
   }
 }
 
-/* Big lock held. */
+/* Makes a pool of a location and type. The caller holds the big lock. */
 static sim_pool *pool_at(const CUmemLocation *location, CUmemAllocationType type, sim_gpu *gpu,
                          bool on_host) {
   sim_pool *p = sim_pool_new(gpu, 0);
@@ -203,7 +203,7 @@ CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool handl
   return CUDA_SUCCESS;
 }
 
-/* ---- which pool a device uses ---- */
+/* ---- the pool that a device uses ---- */
 
 static CUresult give_pool(CUmemoryPool *out, CUdevice device, bool current) {
   sim_gpu *gpu;

@@ -1,6 +1,6 @@
-/* Pools between processes: a descriptor names a pool, exported data an allocation in it. What is
- * imported is mapped through /proc, as IPC memory is, and its chunk stays on the device while
- * anybody maps it. */
+/* Pools of other processes. A descriptor identifies a pool, and exported data identifies an
+ * allocation in it. Imported memory is mapped through /proc, like IPC memory, and its chunk stays
+ * on the device while any process maps it. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ typedef struct pointer_data {
 } pointer_data;
 _Static_assert(sizeof(pointer_data) <= sizeof(CUmemPoolPtrExportData), "fits the driver's");
 
-/* Big lock held. */
+/* Exports a pool. The caller holds the big lock. */
 static CUresult share(sim_pool *p) {
   if (p->shared) return CUDA_SUCCESS;
   TRY(sim_attach_gpu(p->gpu));
@@ -101,7 +101,8 @@ CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr
   return fine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Big lock held. The address, or 0. */
+/* Maps an exported allocation. Returns its address, or 0 on failure. The caller holds the big
+ * lock. */
 static uint64_t map(sim_pool *p, const pointer_data *data, int fd) {
   uint64_t slack = data->offset % 4096, mapped = (data->bytes + slack + 4095) & ~4095ull;
   sim_alloc *alloc = calloc(1, sizeof *alloc);

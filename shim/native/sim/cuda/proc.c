@@ -5,8 +5,8 @@
 #include "sim/cuda/core.h"
 #include "sim/cuda_variants.h"
 
-/* The newest variant that is not newer than `version`; the per-thread one if there is one and it
- * was asked for. */
+/* Finds the newest variant that is not newer than `version`, and its per-thread form if that exists
+ * and was requested. */
 static const penstock_variant *find_variant(const char *name, int version, bool per_thread,
                                             bool *known) {
   unsigned low = 0, high = penstock_cuda_variant_count;
@@ -33,7 +33,8 @@ static const penstock_variant *find_variant(const char *name, int version, bool 
 
 static CUresult answer_newer(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 
-/* PENSTOCK_SIM_NEWER=name,… makes this a driver newer than its headers: it has these names too. */
+/* Returns whether a name is in PENSTOCK_SIM_NEWER=name,…, which simulates a driver that is newer
+ * than the headers and also has these names. */
 static bool is_newer(const char *name) {
   const char *list = getenv("PENSTOCK_SIM_NEWER");
   size_t length = strlen(name);
@@ -58,8 +59,8 @@ static CUresult check(const char *name, void **out, cuuint64_t flags) {
   return name && out && !(flags & ~allowed) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* What is not found: the first form answers an error and leaves `out` alone; the second answers
- * success, a null pointer and the reason. */
+/* If a name is not found, the first version of this call returns an error and leaves `out`
+ * unchanged. The second version returns success, a null pointer and the reason. */
 CUresult CUDAAPI cuGetProcAddress(const char *name, void **out, int version, cuuint64_t flags) {
   bool known;
   TRY(check(name, out, flags));

@@ -1,5 +1,5 @@
-/* Reads what the simulation needs from PTX: version, target, kernels with their parameters,
- * globals. */
+/* Reads the parts of PTX that the simulation needs: version, target, kernels with their parameters,
+ * and globals. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <stdio.h>
@@ -8,7 +8,8 @@
 
 #include "sim/cuda/module.h"
 
-/* The newest PTX that a driver of CUDA_VERSION takes: 9.0 came with CUDA 13.0, one minor each. */
+/* newest PTX version that a driver of CUDA_VERSION accepts: 9.0 for CUDA 13.0, then one minor
+ * version for each */
 #define PTX_NEWEST (900 + CUDA_VERSION % 1000 * 10 / 10 / 10 * 10)
 
 typedef struct text {
@@ -34,7 +35,7 @@ static bool part_of_word(char c) {
   return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '.' || c == '%';
 }
 
-/* The next word or single sign. */
+/* Reads the next word or single character. */
 static size_t word(text *t, const char **from) {
   skip_space(t);
   *from = t->at;
@@ -51,8 +52,7 @@ static bool is(const char *from, size_t length, const char *what) {
   return strlen(what) == length && !memcmp(from, what, length);
 }
 
-/* Digits at the front of a word, 0x before hexadecimal ones; as large as can be when there are too
- * many. */
+/* Parses a decimal number, or a hexadecimal one after 0x. Returns UINT64_MAX on overflow. */
 static uint64_t number(const char *from, size_t length) {
   uint64_t value = 0;
   bool hex = length > 2 && from[0] == '0' && (from[1] | 0x20) == 'x';
@@ -83,8 +83,7 @@ static unsigned type_bytes(const char *from, size_t length) {
 #define LARGEST_VARIABLE ((uint64_t)1 << 40)
 #define LARGEST_ALIGN 4096
 
-/* `.align n .type name[count]` up to `,`, `)`, `=` or `;`. What is too large counts as the largest.
- */
+/* Reads `.align n .type name[count]` up to `,`, `)`, `=` or `;`. Sizes saturate. */
 static void read_variable(text *t, const char **name, size_t *name_length, uint64_t *bytes,
                           uint64_t *align) {
   uint64_t element = 0, count = 1;
@@ -132,7 +131,7 @@ static sim_kernel *read_entry(text *t, sim_image *image) {
   if (!length) return NULL;
   sim_kernel *k = sim_image_add_kernel(image, from, length);
   if (!k) return NULL;
-  k->param_count = 0; /* it may have been declared before */
+  k->param_count = 0; /* the kernel may have been declared before */
   uint64_t offset = 0;
   if (word(t, &from) && *from == '(') {
     while (t->at < t->end) {
@@ -152,7 +151,7 @@ static sim_kernel *read_entry(text *t, sim_image *image) {
       void *more = realloc(k->params, (k->param_count + 1) * sizeof *k->params);
       if (!more) return k;
       k->params = more;
-      /* Above 4 GiB they say little, but more than any launch may pass. */
+      /* Offsets above 4 GiB saturate, because no launch can pass so many parameters. */
       k->params[k->param_count].offset = offset < UINT32_MAX ? (uint32_t)offset : UINT32_MAX;
       k->params[k->param_count++].bytes = bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
       if (__builtin_add_overflow(offset, bytes, &offset)) offset = LARGEST_VARIABLE;
@@ -178,7 +177,7 @@ static uint64_t hundredths(const char *from, size_t length) {
   return major < 1000 && minor < 10 ? major * 100 + minor * 10 : UINT64_MAX;
 }
 
-/* Kernels only at the outermost level of braces; globals too. */
+/* Reads an image. Kernels and globals are read only at the outermost brace level. */
 CUresult sim_read_ptx(const char *data, uint64_t length_all, const sim_gpu *gpu, sim_image *image) {
   text t = {data, data + length_all};
   const char *from;
@@ -186,7 +185,7 @@ CUresult sim_read_ptx(const char *data, uint64_t length_all, const sim_gpu *gpu,
   int depth = 0;
   bool versioned = false;
   sim_kernel *inside = NULL;
-  const char *began = data; /* where that kernel's text does */
+  const char *began = data; /* start of the kernel's text */
   while ((length = word(&t, &from))) {
     if (*from == '{') depth++;
     if (*from == '}') depth--;

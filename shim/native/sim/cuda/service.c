@@ -1,6 +1,5 @@
-/* One thread a device, started with the first context: it holds the process's place there (its end
- * is how the device notices that of the process) and runs what streams ask of the host.
- */
+/* The service threads: one for each device, started with the process's first context there. It does
+ * the host work of the process's streams. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -8,15 +7,6 @@
 #include <sys/prctl.h>
 
 #include "sim/cuda/core.h"
-
-typedef struct start {
-  sim_gpu *gpu;
-  const char *tag;
-  uint32_t client;
-  bool ready;
-  pthread_mutex_t lock;
-  pthread_cond_t changed;
-} start;
 
 static bool value_is_there(const sim_errand *e) {
   uint64_t now = e->width == 4 ? __atomic_load_n((uint32_t *)e->address, __ATOMIC_ACQUIRE)
@@ -67,54 +57,43 @@ static bool run_errand(const sim_op *op) {
   return true;
 }
 
-/* Writes the values whose turn has come. After a synchronisation they must be there; and a thread
- * that calls the driver anyway is quicker than waking ours. */
+/* Writes the values that are due. They must be visible after a synchronisation, and a thread that
+ * is in the driver anyway writes them sooner than the service thread. */
 void sim_write_values(sim_gpu *gpu) {
   if (gpu->client != SIM_NONE) sim_deliver(sim_here.machine, gpu->device, gpu->client, run_errand);
 }
 
+/* A restore may have moved the process to another device; the work of its streams is there then. */
 static void *serve(void *argument) {
-  start *s = argument;
-  sim_gpu *gpu = s->gpu;
+  sim_gpu *gpu = argument;
   prctl(PR_SET_NAME, "cuda-sim", 0, 0, 0);
   prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
-  uint32_t client = sim_attach(sim_here.machine, gpu->device, s->tag);
-  pthread_mutex_lock(&s->lock);
-  s->client = client;
-  s->ready = true;
-  pthread_cond_signal(&s->changed);
-  pthread_mutex_unlock(&s->lock);
-  if (client == SIM_NONE) return NULL;
-  sim_client *c = &sim_here.machine->devices[gpu->device].clients[client];
   for (;;) {
+    uint64_t served = __atomic_load_n(&gpu->served, __ATOMIC_ACQUIRE);
+    uint32_t device = (uint32_t)(served >> 32), client = (uint32_t)served;
+    sim_client *c = &sim_here.machine->devices[device].clients[client];
     uint32_t seen = __atomic_load_n(&c->bell, __ATOMIC_ACQUIRE);
-    uint64_t next = sim_owner_run(sim_here.machine, gpu->device, client, run_errand);
+    if (__atomic_load_n(&gpu->served, __ATOMIC_ACQUIRE) != served) continue;
+    uint64_t next = sim_owner_run(sim_here.machine, device, client, run_errand);
     uint64_t now = sim_now_ns();
     if (next > now)
       sim_futex_wait(&c->bell, seen, next == UINT64_MAX ? 3600000000000ull : next - now);
   }
+  return NULL;
 }
 
-/* The place in the machine; SIM_NONE when none is left or no thread could be started. */
-uint32_t sim_service_start(sim_gpu *gpu, const char *tag) {
-  start s = {.gpu = gpu, .tag = tag, .client = SIM_NONE};
-  pthread_mutex_init(&s.lock, NULL);
-  pthread_cond_init(&s.changed, NULL);
+/* Starts the service thread. Returns false if no thread could be started. */
+bool sim_service_start(sim_gpu *gpu) {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_attr_setstacksize(&attributes, 1 << 20);
   sigset_t all, before;
-  sigfillset(&all); /* the program's signals are for its own threads */
+  sigfillset(&all); /* signals are left to the program's own threads */
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t thread;
-  int failed = pthread_create(&thread, &attributes, serve, &s);
+  int failed = pthread_create(&thread, &attributes, serve, gpu);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   pthread_attr_destroy(&attributes);
-  if (!failed) {
-    pthread_mutex_lock(&s.lock);
-    while (!s.ready) pthread_cond_wait(&s.changed, &s.lock);
-    pthread_mutex_unlock(&s.lock);
-  }
-  return s.client;
+  return !failed;
 }

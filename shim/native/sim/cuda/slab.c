@@ -1,4 +1,5 @@
-/* Device allocations as a driver makes them: small ones share slabs, large ones take whole ones. */
+/* Device allocations as a driver makes them: small ones share slabs, and large ones take whole
+ * slabs. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +8,7 @@
 #include "sim/cuda/core.h"
 
 #define UNIT_BYTES 512u
-#define UNITS 4096u /* of a 2 MiB slab */
+#define UNITS 4096u /* number of units in a 2 MiB slab */
 
 typedef struct sim_slab {
   struct sim_slab *next;
@@ -28,7 +29,7 @@ static void mark(sim_slab *s, uint32_t from, uint32_t count, bool taken) {
   s->used += taken ? count : -count;
 }
 
-/* First run of `count` free units; UNITS when there is none. */
+/* Returns the first of `count` consecutive free units, or UNITS if there are none. */
 static uint32_t find_run(const sim_slab *s, uint32_t count) {
   uint32_t run = 0;
   for (uint32_t i = 0; i < s->units; i++) {
@@ -111,7 +112,8 @@ static bool take_large(sim_gpu *gpu, sim_alloc *alloc) {
   return true;
 }
 
-/* Device or managed memory; NULL: the device has no room. Big lock held. */
+/* Allocates device or managed memory. Returns NULL if the device has too little free memory. The
+ * caller holds the big lock. */
 sim_alloc *sim_alloc_new(sim_gpu *gpu, sim_context *ctx, uint64_t bytes, enum sim_alloc_kind kind) {
   if (sim_fault_hits(sim_here.machine, gpu->device, SIM_FAULT_OUT_OF_MEMORY, sim_self.call, NULL))
     return NULL;
@@ -127,16 +129,18 @@ sim_alloc *sim_alloc_new(sim_gpu *gpu, sim_context *ctx, uint64_t bytes, enum si
   return alloc;
 }
 
-/* Any allocation whose kind has no owner of its own. Big lock held. */
+/* Frees an allocation of a kind that has no other owner. The caller holds the big lock. */
 void sim_alloc_free(sim_alloc *alloc) {
   sim_alloc_remove(alloc);
   if (alloc->slab) {
     give_small(alloc->gpu, alloc);
   } else if (alloc->mapped_bytes) {
-    uint64_t from = alloc->address & ~(uint64_t)4095; /* what is imported may begin inside a page */
+    /* An imported allocation may start inside a page. */
+    uint64_t from = alloc->address & ~(uint64_t)4095;
+    /* The pages of imported memory belong to another process, so the heap's own are mapped again.
+     */
     if (alloc->kind == SIM_IMPORTED || alloc->kind == SIM_POOL_IMPORTED ||
-        alloc->kind ==
-            SIM_EXTERNAL_MAP) /* the pages are another process's: put our own back first */
+        alloc->kind == SIM_EXTERNAL_MAP)
       sim_heap_map_at(from, sim_heap_offset(from), alloc->mapped_bytes, -1, PROT_READ | PROT_WRITE);
     sim_pages_give(from, alloc->mapped_bytes);
   }

@@ -1,4 +1,4 @@
-/* Sparse arrays: physical memory mapped into them tile by tile, in stream order. */
+/* Sparse arrays: physical memory is mapped into them tile by tile, in stream order. */
 #include <stdlib.h>
 
 #include "sim/cuda/array.h"
@@ -12,7 +12,7 @@ typedef struct tile_map {
   struct tile_map *next;
 } tile_map;
 
-static tile_map *maps; /* big lock */
+static tile_map *maps; /* guarded by the big lock */
 
 static bool same_place(const CUarrayMapInfo *a, const CUarrayMapInfo *b) {
   if (a->resource.array != b->resource.array || a->subresourceType != b->subresourceType)
@@ -86,7 +86,7 @@ CUresult CUDAAPI cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CU
   return result;
 }
 
-/* 64 KiB tiles, no tail. */
+/* Reports tiles of 64 KiB and no mip tail. */
 static CUresult properties(CUDA_ARRAY_SPARSE_PROPERTIES *out,
                            const CUDA_ARRAY3D_DESCRIPTOR *shape) {
   REQUIRE(shape->Flags & CUDA_ARRAY3D_SPARSE, CUDA_ERROR_INVALID_VALUE);

@@ -1,4 +1,4 @@
-/* Streams: handles and their default ones, waiting, attributes. */
+/* Streams: handles, default streams, waits and attributes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 
 /* ---- handles ---- */
 
-/* A context's streams take its hardware queues in turn. */
+/* Returns the hardware queue for a new stream. A context's streams use its queues in rotation. */
 static uint8_t next_queue(sim_context *ctx) {
   uint32_t of_context = ctx->next_queue++ % sim_here.connections;
   return (uint8_t)(1 + (ctx->number * sim_here.connections + of_context) % SIM_QUEUES);
@@ -28,7 +28,7 @@ sim_stream *sim_stream_new(sim_context *ctx, unsigned flags, int priority, uint3
   return s;
 }
 
-/* Its work goes on; only the handle dies. Big lock held. */
+/* Frees a stream's handle; its work continues. The caller holds the big lock. */
 void sim_stream_drop(sim_stream *stream) {
   sim_capture_stream_gone(stream);
   sim_handle_remove(stream);
@@ -95,9 +95,6 @@ CUresult sim_submit_work(sim_stream *stream, sim_op *op, sim_ref *ref) {
         return CUDA_SUCCESS;
       case SIM_FULL:
         sim_wait_room(m, gpu->device, gpu->client, stream->lane);
-        break;
-      case SIM_FROZEN:
-        sim_wait_thaw(m, gpu->device, gpu->client);
         break;
       case SIM_FAILED:
         return sim_context_error(stream->ctx);
@@ -285,7 +282,7 @@ CUresult CUDAAPI cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute,
   ENTER_NAMED_STREAM("cuStreamSetAttribute");
   (void)attribute;
   REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
-  return CUDA_SUCCESS; /* hints: nothing here depends on them */
+  return CUDA_SUCCESS; /* hints, which nothing in the simulation depends on */
 }
 CUresult CUDAAPI cuStreamCopyAttributes(CUstream handle, CUstream from) {
   ENTER_NAMED_STREAM("cuStreamCopyAttributes");

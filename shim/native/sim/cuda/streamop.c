@@ -1,4 +1,4 @@
-/* Stream memory operations: waits for and writes of values. */
+/* Stream memory operations, which wait for values in memory or write them. */
 #include <stdlib.h>
 
 #include "sim/cuda/work.h"
@@ -82,7 +82,7 @@ static CUresult one(CUstream handle, CUstreamBatchMemOpType type, CUdeviceptr ad
   return batch(handle, &op, 1);
 }
 
-/* v1 and v2 of these calls differ only in which systems allow them. */
+/* v1 and v2 of these calls differ only in the systems that allow them. */
 #define VALUE_CALL(name, base, type, value_type)                                \
   CUresult CUDAAPI name(CUstream handle, CUdeviceptr address, value_type value, \
                         unsigned int flags) {                                   \

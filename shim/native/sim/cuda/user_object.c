@@ -1,4 +1,4 @@
-/* Objects of the program that graphs keep alive. */
+/* User objects: objects of the program that graphs keep alive. */
 #include <stdlib.h>
 
 #include "sim/cuda/graph.h"

@@ -1,9 +1,10 @@
-/* Virtual memory management: addresses reserved, physical memory created, one mapped on the other.
+/* Virtual memory management: reserved addresses, physical memory, and mappings between them.
  *
- * Physical memory lives as long as anything refers to it: handles, mappings, and, once exported,
- * descriptors and other processes. What is exportable has a file of its own: contents, then a page
- * that says what it is. An importer finds it through /proc at any process that has the memory; when
- * descriptors alone have kept it, its contents read as zero.
+ * Physical memory exists while something refers to it: a handle, a mapping or, once it has been
+ * exported, a descriptor or another process. Exportable memory has its own file, which holds the
+ * contents followed by a page that describes the memory. An importer opens that file through /proc,
+ * from any process that has the memory. If only descriptors have kept the memory, its contents are
+ * lost and read as zero.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -31,7 +32,7 @@ typedef struct reservation {
   struct reservation *next;
 } reservation;
 
-static reservation *reservations; /* big lock */
+static reservation *reservations; /* guarded by the big lock */
 
 static bool inside_reservation(uint64_t address, uint64_t bytes) {
   for (reservation *r = reservations; r; r = r->next)
@@ -45,7 +46,7 @@ static bool inside_reservation(uint64_t address, uint64_t bytes) {
 CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment,
                                      CUdeviceptr wish, unsigned long long flags) {
   ENTER("cuMemAddressReserve");
-  (void)wish; /* a hint */
+  (void)wish; /* the wish for an address is only a hint */
   REQUIRE(out && bytes && !(bytes % SIM_GRANULE) && !flags && !(alignment & (alignment - 1)),
           CUDA_ERROR_INVALID_VALUE);
   reservation *r = malloc(sizeof *r);
@@ -133,7 +134,7 @@ static bool write_trailer(const sim_physical *p) {
   return p->fd < 0 || pwrite(p->fd, &t, sizeof t, (off_t)p->bytes) == sizeof t;
 }
 
-/* Big lock held. */
+/* Uncharges physical memory. The caller holds the big lock. */
 static void uncharge(const sim_physical *p) {
   if (p->team) return;
   if (p->shared)
@@ -279,7 +280,7 @@ static void unmap(sim_alloc *alloc) {
   sim_physical_let_go(p);
 }
 
-/* Whole mappings, one or several that follow on one another. */
+/* Returns true if the range consists of exactly one mapping or several adjacent ones. */
 static bool whole_mappings(uint64_t address, uint64_t bytes) {
   uint64_t at = address;
   while (at < address + bytes) {
@@ -292,7 +293,7 @@ static bool whole_mappings(uint64_t address, uint64_t bytes) {
 
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t bytes) {
   ENTER("cuMemUnmap");
-  for (int i = 0; i < sim_here.gpu_count; i++) /* work under way may still use it */
+  for (int i = 0; i < sim_here.gpu_count; i++) /* work in flight may still use the mapping */
     if (sim_here.gpus[i].client != SIM_NONE)
       sim_wait_all(sim_here.machine, sim_here.gpus[i].device, sim_here.gpus[i].client);
   sim_big_lock();
@@ -385,7 +386,8 @@ static sim_gpu *gpu_of_device(uint32_t device) {
   return NULL;
 }
 
-/* The file of any process that has the memory. False: none has it, or it cannot be reached. */
+/* Opens the file of any process that has the memory. Returns false if no process has it or the file
+ * cannot be opened. */
 static bool find_contents(sim_physical *p) {
   int32_t pid, file;
   for (int i = 0; sim_shared_look(sim_here.machine, p->home->device, p->shared, i, &pid, &file);
@@ -411,7 +413,7 @@ static bool find_contents(sim_physical *p) {
   return false;
 }
 
-/* Memory of a device that descriptors alone have kept. */
+/* Makes new contents for memory that only descriptors have kept. */
 static bool make_contents(sim_physical *p) {
   uint64_t what;
   if (!sim_shared_find(sim_here.machine, p->home->device, p->shared, &what, &p->bytes) || !p->bytes)
@@ -464,9 +466,10 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ou
   return CUDA_SUCCESS;
 }
 
-/* ---- for other drivers of the kernel ---- */
+/* ---- dma-buf ---- */
 
-/* Big lock held. The device's name for what lies there; 0: small memory, which nothing outlives. */
+/* Finds the ID of the shared memory at an address, 0 for small allocations, which no descriptor
+ * keeps. The caller holds the big lock. */
 static CUresult share_range(CUdeviceptr address, size_t bytes, sim_gpu **gpu, uint64_t *shared) {
   sim_alloc *alloc = sim_alloc_find(address);
   REQUIRE(alloc && bytes <= alloc->bytes && address - alloc->address <= alloc->bytes - bytes,
@@ -479,6 +482,7 @@ static CUresult share_range(CUdeviceptr address, size_t bytes, sim_gpu **gpu, ui
     return CUDA_SUCCESS;
   }
   REQUIRE(alloc->kind == SIM_DEVICE, CUDA_ERROR_INVALID_VALUE);
+  alloc->exported = true;
   if (alloc->charged_bytes && !alloc->shared)
     alloc->shared = sim_shared_make(sim_here.machine, alloc->gpu->device, alloc->gpu->client,
                                     alloc->charged_bytes);
@@ -486,7 +490,7 @@ static CUresult share_range(CUdeviceptr address, size_t bytes, sim_gpu **gpu, ui
   return CUDA_SUCCESS;
 }
 
-/* One mapping's worth at a time. */
+/* The range must lie within one mapping. */
 CUresult CUDAAPI cuMemGetHandleForAddressRange(void *out, CUdeviceptr address, size_t bytes,
                                                CUmemRangeHandleType type,
                                                unsigned long long flags) {

@@ -1,20 +1,22 @@
-/* Running a piece of work: what it means for the device. */
+/* Runs a piece of work on the device. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/cuda/module.h"
 #include "sim/cuda/work.h"
 
-/* A kernel that runs until a word in memory says so, and says itself that it has begun. */
+/* Prepares a kernel that runs until a word in memory has a certain value, and that may store a word
+ * when it starts. */
 static void await_word(const sim_kernel_act *act, sim_op *op) {
-  bool joins = act->what == SIM_JOINS; /* the word counts those who have come */
+  /* for SIM_JOINS, the word counts the kernels that have started */
+  bool joins = act->what == SIM_JOINS;
   uint64_t told = joins ? act->words[0] : act->words[2];
   sim_big_lock();
   bool known = !(act->words[0] % 8) && sim_alloc_find(act->words[0]) &&
                (!told || (!(told % 8) && sim_alloc_find(told)));
   sim_big_unlock();
   sim_errand *errand = known ? calloc(1, sizeof *errand) : NULL;
-  if (!errand) { /* it reads where nothing is */
+  if (!errand) { /* the address is not mapped */
     op->flags |= SIM_OP_FAIL;
     return;
   }

@@ -1,4 +1,4 @@
-/* One piece of work of a stream: submitted at once, or kept as a node of a graph. */
+/* A piece of work of a stream, which is either submitted at once or kept as a node of a graph. */
 #pragma once
 #include "sim/cuda/core.h"
 
@@ -6,15 +6,17 @@ typedef struct sim_work {
   CUgraphNodeType type;
   union {
     struct {
-      sim_function *function, *as_given; /* a CUkernel may be given */
+      sim_function *function, *as_given; /* `as_given` may be a CUkernel */
       unsigned grid[3], block[3], shared_bytes, cluster[3];
       bool cooperative;
-      bool early;   /* programmatic stream serialisation */
-      unsigned sms; /* of the green context that it runs in; 0: all */
+      bool early; /* true for programmatic stream serialisation */
+      /* multiprocessors of the green context that the kernel runs in, 0 for the whole device */
+      unsigned sms;
       uint32_t param_count;
       size_t param_bytes;
-      void *params;      /* copied, laid out as the kernel has them; owned by a node */
-      void **param_list; /* one pointer a parameter into `params`; owned by a node */
+      void *params; /* copied, in the kernel's layout; owned by the node if there is one */
+      /* one pointer into `params` for each parameter; owned by the node if there is one */
+      void **param_list;
     } kernel;
     struct {
       CUDA_MEMCPY3D as_given;
@@ -35,7 +37,7 @@ typedef struct sim_work {
       sim_event *event;
     } event;
     struct {
-      CUstreamBatchMemOpParams *ops; /* owned by a node */
+      CUstreamBatchMemOpParams *ops; /* owned by the node if there is one */
       unsigned count;
       sim_context *ctx;
     } batch;
@@ -48,19 +50,19 @@ typedef struct sim_work {
       CUdeviceptr pointer;
     } give;
     struct {
-      struct sim_graph *graph; /* owned: a clone */
+      struct sim_graph *graph; /* owned by the node; a clone of the program's graph */
     } child;
     struct {
       uint64_t handle;
       CUgraphConditionalNodeType kind;
       unsigned count;
-      struct sim_graph **bodies; /* owned */
+      struct sim_graph **bodies; /* owned by the node */
       sim_context *ctx;
     } conditional;
   };
 } sim_work;
 
-/* What a kernel does (kernel_rules.c). */
+/* The actions that a rule can give a kernel (kernel_rules.c). */
 enum sim_kernel_action {
   SIM_LASTS,
   SIM_LASTS_UNTIL,
@@ -72,26 +74,28 @@ typedef struct sim_kernel_act {
   enum sim_kernel_action what;
   uint64_t duration_ns;
   bool by_rule;
-  uint64_t words[4]; /* the parameters that it goes by */
+  uint64_t words[4]; /* parameters of the rule */
 } sim_kernel_act;
 sim_kernel_act sim_kernel_act_of(const sim_work *work);
-/* One rule of PENSTOCK_SIM_KERNELS, up to the comma or the end of `text`. False: it is none. */
+/* Parses one rule of PENSTOCK_SIM_KERNELS, up to the comma or the end of `text`. Returns false if
+ * the rule is invalid. */
 bool sim_kernel_rule_parse(const char *text, size_t length, sim_kernel_rule *rule);
-bool sim_kernels_launch_graphs(void); /* is there a rule that has any do so? */
+/* returns true if a rule makes any kernel launch a graph */
+bool sim_kernels_launch_graphs(void);
 void sim_condition_set(uint64_t handle, uint64_t value);
 
-/* Before a kernel runs in a context: its code is loaded, and there is the local memory for it. */
+/* Prepares a kernel to run in a context: loads its code and takes its local memory. */
 CUresult sim_work_prepare(const sim_work *work, sim_context *ctx);
-/* Captures into the stream's graph when it is capturing, else runs. */
+/* Adds the work to the stream's graph if the stream is capturing, or else runs it. */
 CUresult sim_issue(sim_stream *stream, const sim_work *work);
 CUresult sim_run(sim_stream *stream, const sim_work *work);
-/* The operation on the SMs or a copy engine that `work` is; false: it is none. To be submitted, or
- * let go of by sim_work_op_drop. */
+/* Turns `work` into an operation on the SMs or a copy engine. Returns false if there is no such
+ * operation. Submit the operation, or discard it with sim_work_op_drop. */
 bool sim_work_op(const sim_work *work, sim_op *op);
 void sim_work_op_drop(const sim_op *op);
-/* Moves the contents that `work` moves. */
+/* Performs the copy or fill of `work` on the contents of memory. */
 void sim_work_contents(const sim_work *work);
-/* Deep copy for a node, and its release. */
+/* Make a deep copy for a node, and release it. */
 bool sim_work_keep(sim_work *work);
 void sim_work_release(sim_work *work);
 

@@ -1,19 +1,20 @@
-/* The simulation: from the last simulated time to now, event by event.
+/* The simulation itself: advances a device from the last simulated time to now, event by event.
  *
- * Kernels of one process run side by side as long as their threads fit on the device together, each
- * at full speed; otherwise in order of submission. Kernels of different processes never run
- * together: the processes take turns of one time slice. Copies run on copy engines beside the
- * kernels; each engine does one at a time, the processes in turn.
+ * Kernels of one process run concurrently, each at full speed, while their threads fit on the
+ * device together. Otherwise they start in the order of submission. Kernels of different processes
+ * never run at the same time: the processes alternate in time slices. Copies run on copy engines,
+ * concurrently with kernels. Each engine does one copy at a time and serves the processes in
+ * rotation.
  *
- * All but copies goes through hardware queues, of which a context has a few. A queue sends off its
- * commands in order of submission, whatever streams they are of: one that must wait for what its
- * stream does before holds back those behind it.
+ * All other commands go through hardware queues, of which a context has a few. A queue issues its
+ * commands in the order of submission, no matter which streams they belong to, so that a command
+ * that must wait for earlier work of its stream delays all commands behind it.
  */
 #include "sim/machine/model.h"
 
 #define NEVER UINT64_MAX
-#define COPY_START_NS 1500 /* fixed part of every copy */
-#define EARLY_NS 2000 /* of a kernel: what it does before it needs the results of the one ahead */
+#define COPY_START_NS 1500 /* fixed part of the duration of every copy */
+#define EARLY_NS 2000      /* time that a kernel runs before it needs its predecessor's results */
 
 static uint32_t index_of(sim_machine *m, sim_device *d) { return (uint32_t)(d - m->devices); }
 
@@ -22,8 +23,8 @@ static void ring(uint32_t *bell) {
   sim_futex_wake(bell);
 }
 
-/* Default-stream rules: the legacy stream waits for all earlier work of its context's blocking
- * streams, and they for its. */
+/* Returns whether the default-stream rules let a lane's first operation start. The legacy stream
+ * waits for all earlier work of its context's blocking streams, and they wait for its work. */
 static bool may_begin(const sim_client *c, const sim_area *a, const sim_lane *lane) {
   if (lane->kind == SIM_LANE_FREE) return true;
   uint64_t seq = a->ops[lane->head].seq;
@@ -40,7 +41,7 @@ static bool is_command(const sim_op *op) {
   return op->kind != SIM_COPY && (op->state == SIM_QUEUED || op->kind == SIM_WAIT_VALUE);
 }
 
-/* The lane's first command that its queue has not sent off. */
+/* Returns the number of the lane's first command that its queue has not yet issued. */
 static uint64_t next_command(sim_area *a, sim_lane *lane) {
   while (lane->command != SIM_NONE && !is_command(&a->ops[lane->command]))
     lane->command = a->ops[lane->command].next;
@@ -49,7 +50,7 @@ static uint64_t next_command(sim_area *a, sim_lane *lane) {
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* For each queue the number of its next command. Not looked at while no two streams share one. */
+/* The number of each queue's next command. Not used while no two streams share a queue. */
 typedef struct queues {
   uint64_t next[SIM_QUEUES + 1];
 } queues;
@@ -71,7 +72,8 @@ static void look_at_queues(const sim_client *c, sim_area *a, queues *q) {
   }
 }
 
-/* Copies have queues of their own. */
+/* Returns whether the lane's queue has reached its first operation. For a copy, this is always
+ * true, because copies have their own queues. */
 static bool is_sent(const sim_client *c, const sim_area *a, const sim_lane *lane, const queues *q) {
   const sim_op *op = &a->ops[lane->head];
   return !c->queued_behind || op->kind == SIM_COPY || q->next[lane->queue] >= op->seq;
@@ -86,19 +88,22 @@ bool sim_held_back(const sim_client *c, sim_area *a, sim_lane *lane) {
 
 static void complete_mark(sim_device *d, sim_area *a, const sim_op *op) {
   sim_cell *cell = &a->cells[op->cell];
-  if (!cell->used || cell->seq != op->seq) return; /* recorded anew meanwhile, or destroyed */
+  /* the event was recorded again meanwhile, or destroyed */
+  if (!cell->used || cell->seq != op->seq) return;
   cell->time_ns = sim_device_clock_ns(d);
   __atomic_store_n(&cell->done_seq, op->seq, __ATOMIC_RELEASE);
 }
 
-/* Nobody else may look after the other device while all wait for this one. */
+/* Returns whether the operation that `op` waits for is done. If that is on another device, advances
+ * that device first, because all processes may be waiting for this one. */
 static bool target_done(sim_machine *m, const sim_device *d, const sim_op *op) {
   sim_area *a = sim_area_of(m, op->target_device, op->target_client);
   if (&m->devices[op->target_device] != d) sim_bring_up(m, op->target_device);
   return __atomic_load_n(&a->ops[op->target_slot].seq, __ATOMIC_ACQUIRE) != op->target_seq;
 }
 
-/* Deals with a head that takes no device time. Returns true when it left the lane. */
+/* Processes the head of a lane if it takes no device time. Returns true if the head has left the
+ * lane. */
 static bool pass_head(sim_machine *m, sim_device *d, sim_client *c, sim_area *a, uint32_t i) {
   uint16_t slot = a->lanes[i].head;
   sim_op *op = &a->ops[slot];
@@ -151,8 +156,8 @@ static bool fits(const sim_client *c, const sim_op *op) {
          (c->width_used + op->width <= 1000 && c->running_count < SIM_RUNNING);
 }
 
-/* Starts kernels of the resident client in order of submission; one that does not fit holds back
- * those after it, as the hardware's own work distributor does. Sets its wish for the SMs. */
+/* Starts the resident client's kernels in the order of submission. A kernel that does not fit
+ * delays later ones, as in the hardware's work distributor. Updates want_compute. */
 static void start_kernels(sim_device *d, uint32_t client, sim_client *c, sim_area *a) {
   bool here = d->resident == client && d->switch_end_ns <= d->t_ns;
   queues q;
@@ -194,7 +199,7 @@ static void note_copies(sim_device *d, uint32_t client, sim_client *c, sim_area 
   }
 }
 
-/* Brings a client's streams as far as they go at this instant. */
+/* Advances a client's streams as far as possible at this instant. */
 void sim_dispatch(sim_machine *m, sim_device *d, uint32_t client) {
   sim_client *c = &d->clients[client];
   sim_area *a = sim_area_of(m, index_of(m, d), client);
@@ -219,7 +224,8 @@ void sim_dispatch(sim_machine *m, sim_device *d, uint32_t client) {
 
 static void start_copy(sim_machine *m, sim_device *d, int k) {
   sim_engine *engine = &d->engines[k];
-  uint32_t from = engine->op; /* while idle: where to look first, so that processes take turns */
+  /* While the engine is idle, `op` is the position to search from, so that processes alternate. */
+  uint32_t from = engine->op;
   uint32_t client = sim_bit_next(d->want_copy[k], from < SIM_CLIENTS ? from : 0);
   if (client == SIM_NONE) return;
   sim_client *c = &d->clients[client];
@@ -244,7 +250,7 @@ static void start_copy(sim_machine *m, sim_device *d, int k) {
   note_copies(d, client, c, a);
 }
 
-/* Who computes next. */
+/* Chooses the client that computes next. */
 static void choose_resident(sim_machine *m, sim_device *d) {
   if (d->switch_end_ns > d->t_ns) return;
   uint32_t now_on = d->resident;
@@ -297,7 +303,8 @@ static uint64_t next_event(sim_machine *m, sim_device *d) {
   return next;
 }
 
-/* Moves time to `to`, with nothing happening in between, through the journal. */
+/* Advances the device's time to `to`, during which nothing else happens. Uses the journal, so that
+ * a kill in between changes no sum. */
 static void progress(sim_device *d, uint64_t to) {
   uint64_t dt = to - d->t_ns;
   if (!dt) return;
@@ -340,7 +347,8 @@ void sim_journal_apply(sim_device *d) {
   __atomic_store_n(&d->journal.valid, 0, __ATOMIC_SEQ_CST);
 }
 
-/* What follows right behind a kernel and may begin early has its beginning behind it already. */
+/* Shortens a kernel that may start early, which has already run for EARLY_NS when the kernel before
+ * it ends. */
 static void begin_early(const sim_op *ended, sim_area *a, sim_lane *lane) {
   sim_op *next = ended->next == SIM_NONE ? NULL : &a->ops[ended->next];
   if (!next || ended->kind != SIM_KERNEL || next->kind != SIM_KERNEL ||
@@ -422,7 +430,8 @@ static void take_samples(sim_machine *m, sim_device *d) {
   d->sample_next_ns += d->profile.sample_period_ns;
 }
 
-/* Moves time to `to`, taking the samples that lie on the way (only the last ones can be read). */
+/* Advances the device's time to `to` and takes the samples that are due. Only the last ones are
+ * taken, because earlier ones could not be read. */
 static void progress_sampling(sim_machine *m, sim_device *d, uint64_t to) {
   uint64_t period = d->profile.sample_period_ns;
   while (d->sample_next_ns <= to) {
@@ -437,7 +446,9 @@ static void progress_sampling(sim_machine *m, sim_device *d, uint64_t to) {
   progress(d, to);
 }
 
-/* An operation of another process or device that a stream here waits for may be done by now. */
+/* Dispatches the clients that wait for operations of other processes or devices, because these may
+ * be done now.
+ */
 static void dispatch_waiting(sim_machine *m, sim_device *d) {
   for (uint32_t word = 0; word * 64 < d->clients_high; word++)
     for (uint64_t bits = d->active[word]; bits; bits &= bits - 1)

@@ -1,4 +1,4 @@
-/* Event cells: what the device stores when an event's turn comes. */
+/* Event cells, in which the device stores the times of events. */
 #include "sim/machine/model.h"
 
 uint32_t sim_cell_allocate(sim_machine *m, uint32_t device, uint32_t client) {

@@ -1,8 +1,8 @@
-/* Processes on a device: how they come, how their end is noticed.
+/* Clients (processes on a device): how they attach, and how their end is noticed.
  *
- * Each client's `alive` mutex is held by one thread of its process for as long as that lives. It is
- * a robust mutex: the kernel marks it when the holder ends, in whatever way and in whatever pid
- * namespace, so a look at it costs no system call and cannot be fooled by a reused pid.
+ * A thread of the process holds the client's `alive` mutex for as long as the process lives. It is
+ * a robust mutex, which the kernel marks when the holder ends, however that happens and in any pid
+ * namespace. Checking it therefore takes no system call, and a reused pid makes no difference.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -16,7 +16,7 @@
 
 #include "sim/machine/model.h"
 
-#ifndef MADV_POPULATE_WRITE /* older headers */
+#ifndef MADV_POPULATE_WRITE /* not defined in older headers */
 #define MADV_POPULATE_WRITE 23
 #endif
 
@@ -28,14 +28,14 @@ static uint64_t own_start_ticks(void) {
   close(fd);
   if (got <= 0) return 0;
   text[got] = 0;
-  char *at = strrchr(text, ')'); /* the command may hold anything */
+  char *at = strrchr(text, ')'); /* the command may contain any characters */
   for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
   return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
-/* Readers elsewhere find the pid that the process has for them by this, as a driver in the kernel
- * would tell it. */
-static uint64_t own_pid_namespace(void) {
+/* Returns the inode of this process's pid namespace, by which readers in other pid namespaces find
+ * the pid that the process has there, as a kernel driver would report it. */
+uint64_t sim_own_pid_namespace(void) {
   struct stat found;
   return stat("/proc/self/ns/pid", &found) == 0 ? (uint64_t)found.st_ino : 0;
 }
@@ -49,7 +49,7 @@ static void own_comm(char comm[16]) {
   if (got > 0 && comm[got - 1] == '\n') comm[got - 1] = 0;
 }
 
-/* A place never used, else the one whose process ended longest ago. */
+/* Chooses an unused entry, or else the entry whose process ended longest ago. */
 static uint32_t choose_place(sim_device *d) {
   if (d->clients_high < SIM_CLIENTS) return d->clients_high;
   uint32_t oldest = SIM_NONE;
@@ -71,12 +71,12 @@ static void hold_alive(sim_client *c) {
   memset(&c->alive, 0, sizeof c->alive);
   pthread_mutex_init(&c->alive, &shared);
   pthread_mutexattr_destroy(&shared);
-  pthread_mutex_trylock(&c->alive); /* new, so it is free */
+  pthread_mutex_trylock(&c->alive); /* cannot fail, because the mutex is new */
 }
 
-/* Takes the memory of an area now, so that a full file system is an answer here and not a SIGBUS at
- * a later store. By the mapping: the file's descriptor and path may be gone. Kernels before 5.14
- * cannot (EINVAL): there the area stays sparse. */
+/* Allocates an area's memory, so that a full file system is an error here and not a SIGBUS later.
+ * Works through the mapping, because the file's descriptor and path may be gone. Kernels before
+ * 5.14 cannot do this (EINVAL), so that the area stays sparse there. */
 static bool back_area(sim_area *a) {
   while (madvise(a, sizeof *a, MADV_POPULATE_WRITE)) {
     if (errno == EFAULT || errno == ENOMEM) return false;
@@ -87,8 +87,9 @@ static bool back_area(sim_area *a) {
 
 static void drop_area(sim_area *a) { madvise(a, sizeof *a, MADV_REMOVE); }
 
-/* Locks the device, with a place chosen whose area is backed; it is not backed under the lock,
- * which everybody waits for. SIM_NONE: no place, or no room for its area. */
+/* Chooses an entry, allocates its area and locks the device. The area is allocated without the
+ * lock, because other processes wait for the lock. Sets `place` to SIM_NONE if there is no entry or
+ * no room for its area. */
 static sim_device *lock_with_place(sim_machine *m, uint32_t device, uint32_t *place) {
   bool backed = true;
   *place = SIM_NONE;
@@ -98,7 +99,8 @@ static sim_device *lock_with_place(sim_machine *m, uint32_t device, uint32_t *pl
     uint32_t next = choose_place(d);
     bool same = next == *place;
     if (!backed) {
-      if (same) drop_area(sim_area_of(m, device, next)); /* else it is somebody's by now */
+      /* if not the same, another process has taken it */
+      if (same) drop_area(sim_area_of(m, device, next));
       *place = SIM_NONE;
       return d;
     }
@@ -112,19 +114,19 @@ static sim_device *lock_with_place(sim_machine *m, uint32_t device, uint32_t *pl
   }
 }
 
-/* To be called on a thread that lives as long as the process. */
+/* Attaches this process to a device. Call it on a thread that lives as long as the process. */
 uint32_t sim_attach(sim_machine *m, uint32_t device, const char *tag) {
   uint32_t place;
   sim_device *d = lock_with_place(m, device, &place);
   if (place != SIM_NONE) {
     sim_client *c = &d->clients[place];
-    uint64_t next_seq =
-        c->next_seq; /* goes on for ever: no old reference matches a new operation */
+    /* never reset, so that no old reference matches a new operation */
+    uint64_t next_seq = c->next_seq;
     memset(c, 0, sizeof *c);
     c->next_seq = next_seq + 1;
     c->pid = (int32_t)getpid();
     c->start_ticks = own_start_ticks();
-    c->pid_namespace = own_pid_namespace();
+    c->pid_namespace = sim_own_pid_namespace();
     own_comm(c->comm);
     snprintf(c->tag, sizeof c->tag, "%s", tag && *tag ? tag : c->comm);
     c->began_ns = d->t_ns;
@@ -166,7 +168,15 @@ static void bury(sim_machine *m, sim_device *d, uint32_t client) {
   c->ended_ns = d->t_ns;
   sim_bit_clear(d->live, client);
   c->state = SIM_CLIENT_ENDED;
-  drop_area(sim_area_of(m, (uint32_t)(d - m->devices), client)); /* the place reads as zero */
+  /* the area then reads as zero */
+  drop_area(sim_area_of(m, (uint32_t)(d - m->devices), client));
+}
+
+void sim_detach(sim_machine *m, uint32_t device, uint32_t client) {
+  sim_device *d = sim_lock(m, device);
+  pthread_mutex_unlock(&d->clients[client].alive);
+  bury(m, d, client);
+  sim_unlock(d);
 }
 
 void sim_reap(sim_machine *m, sim_device *d) {

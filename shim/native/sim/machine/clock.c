@@ -1,6 +1,4 @@
-/* The machine's clock, by which everything happens, and a device's own, which its events are read
- * in.
- */
+/* The machine's clock, and each device's own clock, which events use. */
 #include <time.h>
 
 #include "sim/machine/model.h"

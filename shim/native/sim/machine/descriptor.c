@@ -1,7 +1,7 @@
-/* Descriptors that keep memory, as a driver's do: character devices, all of one node, which tell
- * what they stand for by ioctl alone, and keep it while any copy of them is open, in whatever
- * process or socket. Here they are masters of pseudo-terminals: their window's size says what they
- * stand for, and the other side of a master that is closed cannot be opened. */
+/* Descriptors that keep memory. A driver's descriptors are files of one character device, which
+ * only an ioctl tells apart. They keep their memory while any copy is open, in any process or
+ * socket. Here they are master ends of pseudo-terminals: the window size identifies the memory, and
+ * a slave whose master is closed cannot be opened. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -51,7 +51,7 @@ static int open_terminal(uint64_t label, uint32_t *number) {
 int sim_descriptor_make(sim_machine *m, uint32_t device, uint64_t shared, uint8_t kind) {
   uint32_t number;
   int made = open_terminal(label_of(device, shared, kind), &number);
-  if (made < 0 || !shared) return made; /* keeps nothing */
+  if (made < 0 || !shared) return made; /* without shared memory, the descriptor keeps nothing */
   sim_device *d = sim_lock(m, device);
   if (d->descriptor_count == SIM_DESCRIPTORS) sim_descriptors_look(d);
   bool found = false;
@@ -78,7 +78,8 @@ bool sim_descriptor_read(int descriptor, uint8_t kind, uint32_t *device, uint64_
   return label == label_of(*device, *shared, kind);
 }
 
-/* In doubt it is: another file system of pseudo-terminals is mounted here, or another user's. */
+/* Returns whether a copy of the descriptor is open anywhere. Returns true if that is unknown,
+ * because another devpts may be mounted here or the terminal may belong to another user. */
 static bool is_open(const sim_descriptor *one) {
   char path[40];
   uint64_t label;

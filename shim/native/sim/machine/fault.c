@@ -1,4 +1,4 @@
-/* Faults on demand. */
+/* Injected faults. */
 #include <fnmatch.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ int sim_machine_inject(sim_machine *m, uint32_t device, const sim_fault *fault) 
   } else if (d->fault_count < SIM_FAULTS) {
     d->faults[d->fault_count] = *fault;
     d->faults[d->fault_count].call[SIM_TAG_BYTES - 1] = 0;
-    /* Within the table: UINT64_MAX is "until lifted", 0 is "used up". */
+    /* In the table, UINT64_MAX means "until lifted" and 0 means "used up". */
     if (!fault->count) d->faults[d->fault_count].count = UINT64_MAX;
     __atomic_store_n(&d->fault_count, d->fault_count + 1, __ATOMIC_RELEASE);
   } else {
@@ -65,7 +65,8 @@ bool sim_fault_hits_named(sim_machine *m, uint32_t device, uint32_t kind, const 
   return hits(m, device, kind, call, true, NULL);
 }
 
-/* XID errors of programs, which leave the device as it was (NVIDIA's XID catalogue). */
+/* Returns whether an XID error is one that programs cause and that does not affect the device
+ * (NVIDIA's XID catalogue). */
 static bool is_applications(uint32_t xid) {
   static const uint32_t known[] = {13, 31, 43, 45, 68, 109};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++) {

@@ -1,4 +1,4 @@
-/* Making, opening and closing the machine's file. */
+/* Creates, opens and closes the machine's file. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,7 +14,10 @@
 #define PAGE 4096u
 
 static size_t round_page(size_t n) { return (n + PAGE - 1) & ~(size_t)(PAGE - 1); }
-static size_t devices_offset(void) { return round_page(sizeof(sim_file)); }
+static size_t processes_offset(void) { return round_page(sizeof(sim_file)); }
+static size_t devices_offset(void) {
+  return processes_offset() + round_page(SIM_PROCESSES * sizeof(sim_process_entry));
+}
 static size_t areas_offset(uint32_t count) {
   return devices_offset() + round_page(count * sizeof(sim_device));
 }
@@ -43,7 +46,7 @@ static void fill_uuid(uint8_t uuid[16], const char *name, uint32_t index, uint32
     hash = (hash ^ (index + 1) ^ (hash >> 29)) * 0xbf58476d1ce4e5b9ull;
     memcpy(uuid + 8 * half, &hash, 8);
   }
-  uuid[6] = (uint8_t)(0x50 | (uuid[6] & 0x0f)); /* marks a name-derived identifier */
+  uuid[6] = (uint8_t)(0x50 | (uuid[6] & 0x0f)); /* marks a UUID derived from a name */
   uuid[8] = (uint8_t)(0x80 | (uuid[8] & 0x3f));
 }
 
@@ -81,6 +84,8 @@ static void fill_defaults(sim_profile *p, uint32_t index) {
   DEFAULT(thread_cost_ps, 40);
   DEFAULT(sample_period_ns, 139000000);
   DEFAULT(pci_bus, 1 + index * 0x10);
+  DEFAULT(driver_major, 615);
+  DEFAULT(checkpoint_speedup, 1);
 }
 
 static const char *profile_fault(const sim_profile *p) {
@@ -93,21 +98,27 @@ static const char *profile_fault(const sim_profile *p) {
   return NULL;
 }
 
-/* Descriptors of all machines of a host lie in one place: what they are of tells them apart. */
+/* Returns a random first ID of shared memory, because the descriptors of all machines on a host
+ * share one devpts, so that their IDs must differ. */
 static uint64_t first_shared_id(void) {
-  const uint64_t half = (uint64_t)1 << 39; /* of what a descriptor's label can tell */
+  /* half of the range that a descriptor's label can hold */
+  const uint64_t half = (uint64_t)1 << 39;
   uint64_t random = 0;
   if (syscall(SYS_getrandom, &random, sizeof random, 0) != sizeof random) random = sim_now_ns();
   return random % half;
 }
 
-static void init_device(sim_device *d, const sim_profile *profile, uint32_t index) {
+static void init_mutex(pthread_mutex_t *mutex) {
   pthread_mutexattr_t shared;
   pthread_mutexattr_init(&shared);
   pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
   pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST);
-  pthread_mutex_init(&d->lock, &shared);
+  pthread_mutex_init(mutex, &shared);
   pthread_mutexattr_destroy(&shared);
+}
+
+static void init_device(sim_device *d, const sim_profile *profile, uint32_t index) {
+  init_mutex(&d->lock);
   d->profile = *profile;
   fill_defaults(&d->profile, index);
   fill_uuid(d->uuid, d->profile.name, index, profile->place);
@@ -137,13 +148,18 @@ int sim_machine_create(const char *path, const sim_profile *profiles, uint32_t c
   if (fd < 0) return fail(error, path, strerror(errno));
   size_t size = file_size(count);
   sim_file *file = NULL;
-  /* Where the file system has no such call, glibc writes a byte into each block. */
+  /* On file systems without this call, glibc writes a byte into each block. */
   int problem = posix_fallocate(fd, 0, (off_t)areas_offset(count));
   if (!problem && !ftruncate(fd, (off_t)size)) file = map_file(fd, size);
   if (!problem && !file) problem = errno;
   if (file) {
     sim_device *devices = (sim_device *)((char *)file + devices_offset());
     for (uint32_t i = 0; i < count; i++) init_device(&devices[i], &profiles[i], i);
+    sim_process_entry *processes = (sim_process_entry *)((char *)file + processes_offset());
+    for (int i = 0; i < SIM_PROCESSES; i++) {
+      init_mutex(&processes[i].alive);
+      init_mutex(&processes[i].caller);
+    }
     file->version = SIM_VERSION;
     file->device_count = count;
     file->size_bytes = size;
@@ -160,7 +176,7 @@ int sim_machine_create(const char *path, const sim_profile *profiles, uint32_t c
     return fail(error, path, "exists already; remove it or choose another path");
   if (problem == ENOSPC || problem == EDQUOT || problem == EFBIG) {
     char text[96];
-    snprintf(text, sizeof text, "%s for its %zu KiB; free some space or choose another path",
+    snprintf(text, sizeof text, "%s for its %zu KiB; free up disk space or choose another path",
              strerror(problem), areas_offset(count) >> 10);
     return fail(error, path, text);
   }
@@ -209,6 +225,7 @@ sim_machine *sim_machine_open(const char *path, char *error) {
   }
   close(fd);
   if (!m) return fail(error, path, fault ? fault : "out of memory"), NULL;
+  m->processes = (sim_process_entry *)((char *)m->file + processes_offset());
   m->devices = (sim_device *)((char *)m->file + devices_offset());
   m->areas = (char *)m->file + areas_offset(header.device_count);
   return m;

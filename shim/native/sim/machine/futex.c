@@ -1,4 +1,4 @@
-/* Shared futexes: words in the machine's file. */
+/* Shared futexes, which are words in the machine's file. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
@@ -13,7 +13,9 @@ void sim_futex_wait(uint32_t *word, uint32_t seen, uint64_t at_most_ns) {
   syscall(SYS_futex, word, FUTEX_WAIT, seen, &limit, NULL, 0);
 }
 
-/* Until `when` (CLOCK_MONOTONIC); true: woken, or a signal came, before that. */
+/* Sleeps until `when_ns` (CLOCK_MONOTONIC). Returns true if woken or interrupted by a signal before
+ * then, false on timeout.
+ */
 bool sim_futex_sleep(uint32_t *word, uint32_t seen, uint64_t when_ns) {
   struct timespec at = {(time_t)(when_ns / 1000000000u), (long)(when_ns % 1000000000u)};
   long answer = syscall(SYS_futex, word, FUTEX_WAIT_BITSET, seen, &at, NULL, ~0u);

@@ -1,4 +1,4 @@
-/* Operations of one client in their streams. Every function here runs under the device's lock. */
+/* Lanes, the queues of a client's streams. Callers of all functions here hold the device's lock. */
 #include "sim/machine/model.h"
 
 uint32_t sim_bit_next(const uint64_t *bits, uint32_t from) {
@@ -37,7 +37,8 @@ void sim_op_free(sim_client *c, sim_area *a, uint16_t slot) {
   c->op_count--;
 }
 
-/* Removes the head of lane `i`; the lane vanishes when it is empty. Returns true then. */
+/* Removes the head of lane `i`. Returns true if this emptied the lane, which is then removed
+ * too. */
 bool sim_lane_pop(sim_client *c, sim_area *a, uint32_t i) {
   sim_lane *lane = &a->lanes[i];
   uint16_t next = a->ops[lane->head].next;
@@ -49,7 +50,7 @@ bool sim_lane_pop(sim_client *c, sim_area *a, uint32_t i) {
   return true;
 }
 
-/* Puts an operation at the end of its stream; there must be a lane free. */
+/* Appends an operation to its stream. A lane must be free. */
 void sim_lane_push(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot) {
   sim_client *c = &d->clients[client];
   sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
@@ -75,7 +76,9 @@ void sim_lane_push(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot
   sim_bit_set(d->active, client);
 }
 
-/* Values that the owner is to write, in order. Their list is looked at without the lock, too. */
+/* Appends to the list of values that the owner has to write. The list is also read without the
+ * lock.
+ */
 void sim_delivery_push(sim_client *c, sim_area *a, uint16_t slot) {
   a->ops[slot].next = SIM_NONE;
   if (c->deliver_head == SIM_NONE)

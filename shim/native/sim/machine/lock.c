@@ -1,5 +1,5 @@
-/* A device's lock. Its holder may be killed: the next one repairs. It may be stopped: the next one
- * lets it go on as far as here. */
+/* A device's lock. If its holder is killed, the next holder repairs the state. If its holder is
+ * stopped, a waiting process lets it continue until it has released the lock. */
 #include <errno.h>
 #include <signal.h>
 #include <time.h>
@@ -7,7 +7,7 @@
 #include "sim/machine/model.h"
 
 #define REAP_EVERY_NS 2000000
-#define PATIENCE_NS 20000000 /* nobody has the lock for so long who runs */
+#define PATIENCE_NS 20000000 /* a running process never holds the lock for this long */
 
 static sim_device *take_over(sim_machine *m, sim_device *d) {
   sim_repair(m, d);
@@ -35,16 +35,18 @@ sim_device *sim_lock_bare(sim_machine *m, uint32_t device) {
     if (stopped) finishing = stopped;
     result = wait_for(d);
   }
-  if (finishing) kill(finishing, SIGSTOP); /* it has no lock now: we have it */
+  /* the process has released the lock, so stop it again */
+  if (finishing) kill(finishing, SIGSTOP);
   return result == EOWNERDEAD ? take_over(m, d) : d;
 }
 
-/* For who holds another device already: two that want each other's must not wait. */
+/* Advances another device. For callers that hold a device's lock: it does not wait for the other
+ * lock, because that could deadlock. */
 void sim_bring_up(sim_machine *m, uint32_t device) {
   sim_device *d = &m->devices[device];
   int result = pthread_mutex_trylock(&d->lock);
   if (result == EOWNERDEAD) take_over(m, d);
-  if (result && result != EOWNERDEAD) return; /* whoever has it brings it up to now */
+  if (result && result != EOWNERDEAD) return; /* the lock's holder advances the device */
   sim_advance(m, d, sim_now_ns());
   sim_unlock(d);
 }
@@ -52,7 +54,7 @@ void sim_bring_up(sim_machine *m, uint32_t device) {
 sim_device *sim_lock(sim_machine *m, uint32_t device) {
   sim_device *d = sim_lock_bare(m, device);
   uint64_t now = sim_now_ns();
-  /* The dead go first: nothing that they left queued is done after their end was noticed. */
+  /* Reaping comes first, because queued work of an ended process must not run any more. */
   if (now - d->reaped_ns >= REAP_EVERY_NS) sim_reap(m, d);
   sim_advance(m, d, now);
   return d;

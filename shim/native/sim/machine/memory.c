@@ -1,4 +1,4 @@
-/* Device memory as the device counts it. Where it lies is the driver's business (sim/cuda). */
+/* Amounts of device memory. Addresses are the driver's business (sim/cuda). */
 #include "sim/machine/model.h"
 
 static bool take(sim_device *d, sim_client *c, uint64_t bytes) {
@@ -14,7 +14,7 @@ bool sim_memory_take(sim_machine *m, uint32_t device, uint32_t client, uint64_t 
   sim_client *c = &d->clients[client];
   bool taken = take(d, c, bytes);
   if (!taken) {
-    sim_reap(m, d); /* somebody may have died just now, or closed what kept memory */
+    sim_reap(m, d); /* a process may just have ended, or closed a descriptor that kept memory */
     sim_descriptors_look(d);
     taken = take(d, c, bytes);
     c->refused += !taken;

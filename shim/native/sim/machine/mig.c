@@ -1,4 +1,4 @@
-/* MIG: how a device is divided. An inventory alone: programs see and use the whole device. */
+/* MIG: lists the instances of a divided device. Programs see and use the whole device. */
 #include <string.h>
 
 #include "sim/machine/model.h"

@@ -1,17 +1,18 @@
-/* What only the owning process can do: call its functions, read and write its memory. */
+/* Operations that only the owning process can do: calling functions, and reading and writing its
+ * memory. */
 #include "sim/machine/model.h"
 
-/* At a value that is waited for, which a program may change without a call: the longer in vain the
- * more seldom. */
+/* Limits of the polling period for a value that a stream waits for, which a program may change
+ * without a call. The period grows with the length of the wait. */
 #define LOOK_SOON_NS 50000
 #define LOOK_LATE_NS 2000000
 
-/* The owner must tell when it is through. */
+/* Returns true if the owner must report when the operation is done. */
 static bool awaits_owner(const sim_op *op) {
   return op->state == SIM_OWNER || (op->state == SIM_ACTIVE && op->flags & SIM_OP_AWAITS);
 }
 
-/* Heads that wait for the owner, from number `from` on. */
+/* Finds the next lane head, from lane `from` on, that waits for the owner. */
 static bool next_owned(sim_client *c, sim_area *a, uint32_t *from, sim_op *op, uint16_t *slot) {
   for (; *from < c->lane_count; ++*from) {
     *slot = a->lanes[*from].head;
@@ -37,7 +38,7 @@ static void resolve(sim_machine *m, sim_device *d, uint32_t client, uint16_t slo
   sim_client *c = &d->clients[client];
   sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
   sim_op *op = &a->ops[slot];
-  if (op->seq != seq) return; /* dropped meanwhile */
+  if (op->seq != seq) return; /* the operation was dropped meanwhile */
   if (op->kind == SIM_KERNEL) {
     op->flags &= (uint8_t)~SIM_OP_AWAITS;
     op->end_ns = c->busy_ns;
@@ -56,7 +57,7 @@ static uint64_t next_watch(const sim_device *d, const sim_client *c) {
   return d->t_ns + (after < LOOK_SOON_NS ? LOOK_SOON_NS : after);
 }
 
-/* When the first operation that needs the owner can become ready. */
+/* Returns the time at which the first operation that needs the owner can become ready. */
 static uint64_t next_look(sim_machine *m, sim_device *d, uint32_t client) {
   sim_client *c = &d->clients[client];
   sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
@@ -81,9 +82,9 @@ static uint64_t next_look(sim_machine *m, sim_device *d, uint32_t client) {
   return next;
 }
 
-/* Values are written under the lock, by whichever thread of the process comes first: they keep
- * their order. The list's head moves on after the writing: whoever finds it empty, without the
- * lock, finds the values written. */
+/* Writes the values of the list in order, under the lock, in any thread of the process. The head of
+ * the list moves on only after a write, so that a reader without the lock that finds the list empty
+ * also sees the values. */
 static void deliver(sim_client *c, sim_area *a, sim_owner_act act) {
   while (c->deliver_head != SIM_NONE) {
     uint16_t slot = c->deliver_head;
@@ -103,7 +104,7 @@ void sim_deliver(sim_machine *m, uint32_t device, uint32_t client, sim_owner_act
   sim_unlock(d);
 }
 
-/* For one thread of the process. */
+/* Runs the owner's operations. Only one thread of the process may call this. */
 uint64_t sim_owner_run(sim_machine *m, uint32_t device, uint32_t client, sim_owner_act act) {
   sim_device *d = sim_lock(m, device);
   sim_client *c = &d->clients[client];
@@ -114,7 +115,8 @@ uint64_t sim_owner_run(sim_machine *m, uint32_t device, uint32_t client, sim_own
   uint32_t from = 0;
   __atomic_store_n(&c->watching, 0, __ATOMIC_RELAXED);
   while (next_owned(c, a, &from, &op, &slot)) {
-    __atomic_exchange_n(&c->watching, 1, __ATOMIC_SEQ_CST); /* before it looks */
+    /* set before `act` reads the values */
+    __atomic_exchange_n(&c->watching, 1, __ATOMIC_SEQ_CST);
     sim_unlock(d);
     bool resolved = act(&op);
     d = sim_lock(m, device);
@@ -129,8 +131,8 @@ uint64_t sim_owner_run(sim_machine *m, uint32_t device, uint32_t client, sim_own
   return next;
 }
 
-/* Of who asks and who begins to watch one comes first: either the watcher is seen here, or it sees
- * what was written before. */
+/* Sequentially consistent, so that either this thread sees the watcher, or the watcher sees what
+ * was written before. */
 void sim_ring_watchers(sim_machine *m) {
   for (uint32_t device = 0; device < m->file->device_count; device++) {
     sim_device *d = &m->devices[device];

@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* dladdr */
+#define _GNU_SOURCE /* for dladdr */
 #include "sim/machine/place.h"
 
 #include <dlfcn.h>
@@ -11,7 +11,7 @@
 
 #define LONGEST_PATH 4096
 
-/* The path of `file` in the folder that this library was loaded from; false: it is not there. */
+/* Finds `file` in the directory of this library. Returns false if there is no such file. */
 static bool beside(const char *file, char *path, size_t size) {
   Dl_info self;
   if (!dladdr(&beside, &self) || !self.dli_fname) return false;

@@ -1,4 +1,4 @@
-/* Reading the ground truth. */
+/* Reads the exact record of what devices and processes did. */
 #include <string.h>
 
 #include "sim/machine/model.h"
@@ -110,7 +110,8 @@ int sim_machine_samples(sim_machine *m, uint32_t device, int32_t pid, sim_sample
   int count = 0;
   for (uint32_t i = 0; ring && i < have; i++) {
     const sim_sample *s = &ring[(d->sample_count - have + i) % SIM_SAMPLES];
-    if (!s->at_ns || s->at_ns < began_ns) continue; /* before this process came */
+    /* the sample is older than the process's attachment */
+    if (!s->at_ns || s->at_ns < began_ns) continue;
     if ((uint32_t)count >= capacity) break;
     samples[count++] = *s;
   }

@@ -1,6 +1,6 @@
-/* After a process was killed while it held a device's lock: everything derived is computed anew
- * from the operations, whose `seq` is stored last when they appear and cleared first when they go.
- */
+/* Repair after a process was killed while it held a device's lock. All derived data is recomputed
+ * from the operations. An operation's `seq` is stored last when the operation is added and cleared
+ * first when it is removed. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
-/* Memory that several processes refer to, or an open descriptor does. It is one of the processes
- * that the device counts it for; when that one lets go or ends, the next; and nobody while
- * descriptors alone keep it. It is gone with the last of all, as the driver's is. */
+/* Shared memory, which several processes or open descriptors refer to. The device counts it for one
+ * of the processes. When that process releases the memory or ends, the next process takes over, and
+ * no process is charged while only descriptors keep the memory. As with a driver, the memory is
+ * freed with the last reference. */
 #include "sim/machine/model.h"
 
 static sim_shared *entry_of(sim_device *d, uint64_t id) {
@@ -20,10 +21,11 @@ static void count_for(sim_device *d, uint32_t client, uint64_t bytes) {
   if (c->memory_bytes > c->peak_memory_bytes) c->peak_memory_bytes = c->memory_bytes;
 }
 
-/* `client` is no holder any more: whose is it now? */
+/* Counts the memory for another holder, because `client` no longer holds it. */
 static void pass_on(sim_device *d, sim_shared *s, uint32_t client) {
   if (s->payer != client) return;
-  uint64_t *counted = &d->clients[client].memory_bytes; /* less while it is checkpointed */
+  /* may be less than the memory's size while the client is checkpointed */
+  uint64_t *counted = &d->clients[client].memory_bytes;
   *counted -= s->bytes < *counted ? s->bytes : *counted;
   for (int i = 0; i < SIM_HOLDERS; i++) {
     if (!s->holders[i].count || s->holders[i].client == client) continue;

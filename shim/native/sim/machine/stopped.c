@@ -1,7 +1,7 @@
-/* A driver in the kernel finishes what it is doing for a process that is stopped. Here the process
- * does it itself, so one that is stopped with a device's lock would hold up everybody. Whoever
- * waits for in vain lets it go on, and once it has the lock itself stops it again.
- */
+/* Stopped holders of a device's lock. A kernel driver completes its work for a stopped process.
+ * Here the process does that work itself, so that a process that is stopped while it holds the lock
+ * would block all others. A process that has waited too long lets the holder continue, and stops it
+ * again when it has the lock itself. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <dirent.h>
@@ -15,9 +15,10 @@
 
 #include "sim/machine/model.h"
 
-#define TID_BITS 0x3fffffff /* of a robust mutex's word, by the kernel's rule (FUTEX_TID_MASK) */
+/* mask of the tid in a robust mutex's word, as the kernel defines it (FUTEX_TID_MASK) */
+#define TID_BITS 0x3fffffff
 
-/* As it knows itself: in its own pid namespace. 0: nobody. */
+/* Returns the holder's tid in its own pid namespace, 0 if there is no holder. */
 static uint32_t holder_of(const sim_device *d) {
   return (uint32_t)__atomic_load_n(&d->lock.__data.__lock, __ATOMIC_RELAXED) & TID_BITS;
 }
@@ -52,7 +53,7 @@ static bool maps(const char *pid, const sim_machine *m) {
   return found;
 }
 
-/* Its number in the innermost pid namespace, as the last word of NSpid tells. */
+/* Returns a task's tid in its innermost pid namespace: the last word of NSpid. */
 static uint32_t inner_number(const char *pid, const char *task) {
   char path[600], line[256];
   uint32_t number = 0;

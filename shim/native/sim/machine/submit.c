@@ -1,4 +1,4 @@
-/* Handing operations to the device. */
+/* Submission of operations to the device. */
 #include <stddef.h>
 #include <string.h>
 
@@ -7,7 +7,6 @@
 static enum sim_submit_result refusal(const sim_device *d, const sim_client *c) {
   if (c->state != SIM_CLIENT_LIVE || d->lost) return SIM_GONE;
   if (c->failed) return SIM_FAILED;
-  if (c->frozen) return SIM_FROZEN;
   return SIM_SUBMITTED;
 }
 
@@ -15,8 +14,8 @@ static void copy_part(sim_op *to, const sim_op *from, size_t begin, size_t end) 
   memcpy((char *)to + begin, (const char *)from + begin, end - begin);
 }
 
-/* Another device's waiters read the number, and this one's the state, without this device's lock:
- * both are written whole, the number when the rest of the operation stands. */
+/* Copies an operation into its entry. Waiters read its number and state without this device's lock,
+ * so both are stored atomically, and the number is stored after the rest of the operation. */
 static void copy_operation(sim_op *place, const sim_op *op) {
   _Static_assert(offsetof(sim_op, seq) == 0, "the number comes first");
   copy_part(place, op, sizeof op->seq, offsetof(sim_op, state));
@@ -50,9 +49,9 @@ enum sim_submit_result sim_submit(sim_machine *m, uint32_t device, uint32_t clie
     sim_lane_push(m, d, client, slot);
     *ref = (sim_ref){seq, (uint16_t)device, (uint16_t)client, slot};
     sim_dispatch(m, d, client);
-    sim_settle(m, d); /* starts it at once if nothing is in its way */
+    sim_settle(m, d); /* starts the operation at once if nothing delays it */
     if (op->kind == SIM_HOST || op->kind >= SIM_WAIT_VALUE ||
-        op->flags & SIM_OP_AWAITS) { /* the owner looks when to be ready */
+        op->flags & SIM_OP_AWAITS) { /* the owner decides when it ends */
       c->watched_ns = d->t_ns;
       __atomic_add_fetch(&c->bell, 1, __ATOMIC_RELEASE);
       sim_futex_wake(&c->bell);
@@ -66,7 +65,7 @@ bool sim_done_quick(sim_machine *m, const sim_ref *ref) {
   if (!ref->seq) return true;
   sim_area *a = sim_area_of(m, ref->device, ref->client);
   const sim_op *op = &a->ops[ref->slot];
-  /* A value that only waits to be written has left its stream: whoever waited writes it. */
+  /* A value that is still to be written has left its stream; the thread that waited writes it. */
   return __atomic_load_n(&op->seq, __ATOMIC_ACQUIRE) != ref->seq ||
          __atomic_load_n(&op->state, __ATOMIC_ACQUIRE) == SIM_DELIVER;
 }

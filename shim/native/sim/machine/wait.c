@@ -1,7 +1,9 @@
-/* Waiting for the device: sleep until the earliest time at which the thing can be done, look again.
+/* Waiting for the device: sleeps until the earliest time at which the operation can be done, and
+ * then checks again.
  *
- * A sleeping thread wakes some 25 us late even with the finest timer slack, so sleep a little
- * shorter and spin the rest. The slack is the thread's own setting: it is put back.
+ * A sleeping thread wakes about 25 us late even with the smallest timer slack, so the sleep ends a
+ * little early and the thread spins for the rest. The timer slack is a setting of the thread and is
+ * restored afterwards.
  */
 #define _GNU_SOURCE
 #include <sys/prctl.h>
@@ -10,16 +12,16 @@
 #include "sim/machine/model.h"
 
 #define SPIN_NS 40000
-#define UNFORESEEN_NS 1000000 /* look again after this when the end cannot be foreseen */
-#define ROOM_NS 500000        /* a full queue is left to drain for about this long */
+#define UNFORESEEN_NS 1000000 /* period of checks when the end cannot be predicted */
+#define ROOM_NS 500000        /* time for which a full queue is left to drain */
 #define DEPTH 8
 
 void sim_spin_until(uint64_t when) {
   while (sim_now_ns() < when) __builtin_ia32_pause();
 }
 
-/* Sleeps on `word` while it holds `seen`, or, without one, just sleeps. True: woken before `when`.
- */
+/* Sleeps until `when`, or not at all if `word` is no longer `seen`. Returns true if woken before
+ * `when`. */
 static bool sleep_on(uint32_t *word, uint32_t seen, uint64_t when) {
   static uint32_t nobodys;
   if (when <= sim_now_ns() + SPIN_NS) return false;
@@ -31,31 +33,34 @@ static bool sleep_on(uint32_t *word, uint32_t seen, uint64_t when) {
 }
 
 void sim_sleep_until(uint64_t when) {
-  while (sleep_on(NULL, 0, when)) continue; /* a signal came */
+  while (sleep_on(NULL, 0, when)) continue; /* interrupted by a signal */
   sim_spin_until(when);
 }
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* When a kernel of this client can run at the earliest, if it is not its turn. */
+/* Returns the earliest time at which a kernel of this client can run, considering that another
+ * client may be resident. */
 static uint64_t turn_begins(const sim_device *d, uint32_t client) {
   if (d->switch_end_ns > d->t_ns && d->resident == client) return d->switch_end_ns;
   if (d->resident == client || d->resident == SIM_NONE) return d->t_ns;
   if (!sim_bit_test(d->want_compute, d->resident)) return d->t_ns;
-  /* Its work may run dry before its slice ends, so only what runs now is sure. */
+  /* The resident client's work may end before its time slice does. */
   return d->t_ns + d->profile.context_switch_ns;
 }
 
-/* `before`: when its turn comes, else when it is done; not later than that, perhaps earlier. Of the
- * work of other streams that its stream still waits for, only the last is looked at: two streams
- * that wait for each other all along their queues would otherwise be walked without end. */
+/* Returns a lower bound of the time at which the operation is done, or can start if `before` is
+ * set. Of the work in other streams that its stream waits for, only the last operation is
+ * considered, because two streams that wait for each other repeatedly would otherwise be followed
+ * without end. */
 static uint64_t estimate(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot, int depth,
                          bool before) {
   sim_client *c = &d->clients[client];
   sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
   sim_lane *lane = sim_lane_find(c, a, a->ops[slot].stream);
   if (!lane) return d->t_ns;
-  uint64_t at = d->t_ns, behind_ns = 0; /* behind_ns: work behind the last wait */
+  /* behind_ns is the duration of the work after the last wait */
+  uint64_t at = d->t_ns, behind_ns = 0;
   uint16_t awaited = SIM_NONE;
   bool waited_turn = false;
   for (uint16_t i = lane->head; i != SIM_NONE; i = a->ops[i].next) {
@@ -87,8 +92,8 @@ static uint64_t estimate(sim_machine *m, sim_device *d, uint32_t client, uint16_
   return target == UINT64_MAX ? target : later(at, target + behind_ns);
 }
 
-/* Held back by another stream (default-stream rules, hardware queues): not before something here
- * completes. */
+/* Returns the earliest time at which any work of the client completes. Used for a stream that
+ * another stream delays (default-stream rules, hardware queues). */
 static uint64_t behind_others(sim_machine *m, sim_device *d, uint32_t client, uint64_t at) {
   sim_client *c = &d->clients[client];
   sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
@@ -119,7 +124,7 @@ uint64_t sim_estimate(sim_machine *m, sim_device *d, uint32_t client, uint16_t s
   return estimate_held(m, d, client, slot, false);
 }
 
-/* Sleeps, device unlocked, until something can have changed. */
+/* Unlocks the device and sleeps until something may have changed. */
 static void doze(sim_machine *m, sim_device *d, uint32_t client, uint64_t until) {
   sim_client *c = &d->clients[client];
   uint32_t seen = __atomic_load_n(&c->done_bell, __ATOMIC_ACQUIRE);
@@ -157,7 +162,7 @@ int sim_wait_stream(sim_machine *m, uint32_t device, uint32_t client, uint32_t s
                                                                                     : 0;
 }
 
-/* The work submitted so far in all streams. */
+/* Waits for the work submitted so far in all streams. */
 int sim_wait_all(sim_machine *m, uint32_t device, uint32_t client) {
   sim_device *d = sim_lock(m, device);
   sim_client *c = &d->clients[client];
@@ -182,8 +187,9 @@ int sim_wait_all(sim_machine *m, uint32_t device, uint32_t client) {
   return stopped ? -1 : 0;
 }
 
-/* A full stream: sleep while a part of its queue drains, so that a backlogged launcher does not
- * wake for each kernel. The rest keeps the device busy meanwhile. */
+/* Waits until a full stream accepts work again. Sleeps while part of its queue drains, so that the
+ * launching thread does not wake up for each kernel. The rest of the queue keeps the device busy
+ * meanwhile. */
 void sim_wait_room(sim_machine *m, uint32_t device, uint32_t client, uint32_t stream) {
   sim_device *d = sim_lock(m, device);
   sim_client *c = &d->clients[client];
@@ -206,13 +212,4 @@ void sim_wait_room(sim_machine *m, uint32_t device, uint32_t client, uint32_t st
     until += more;
   }
   doze(m, d, client, until);
-}
-
-/* While a checkpoint call holds the process. */
-void sim_wait_thaw(sim_machine *m, uint32_t device, uint32_t client) {
-  sim_device *d = sim_lock(m, device);
-  if (d->clients[client].frozen)
-    doze(m, d, client, UINT64_MAX);
-  else
-    sim_unlock(d);
 }

@@ -1,11 +1,11 @@
-/* Accounting: totals over the life of a process, from the machine's record. The simulated device
- * always keeps it, so accounting mode is on and cannot be turned off. */
+/* Accounting: totals over the lifetime of a process, from the machine's record. The simulated
+ * device always keeps that record, so accounting mode is on and cannot be turned off. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "state.h"
 
-#define ACCOUNTED_PROCESSES 4000 /* as on real devices */
+#define ACCOUNTED_PROCESSES 4000 /* the same number as on real devices */
 
 EXPORT nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, nvmlEnableState_t *mode) {
   CHECK_DEVICE(device, mode);
@@ -41,7 +41,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned *c
   return *count && !pids ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
 }
 
-/* The latest process of that pid. */
+/* Finds the record of the latest process with this pid. */
 static nvmlReturn_t find_record(nvmlDevice_t device, unsigned pid, sim_process_record *out,
                                 uint64_t *at_ns) {
   unsigned seen;
@@ -67,7 +67,7 @@ static unsigned busy_percent(const sim_process_record *record, uint64_t at_ns) {
   return (unsigned)(record->busy_ns * 100 / life_ns(record, at_ns));
 }
 
-/* Reported once the process has ended, in milliseconds. */
+/* Returns the lifetime of an ended process in milliseconds, 0 while it is alive. */
 static uint64_t active_ms(const sim_process_record *record, uint64_t at_ns) {
   return record->alive ? 0 : life_ns(record, at_ns) / 1000000;
 }
@@ -81,7 +81,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned p
   if (result != NVML_SUCCESS) return result;
   memset(stats, 0, sizeof *stats);
   stats->gpuUtilization = busy_percent(&record, at_ns);
-  stats->memoryUtilization = (unsigned)NVML_VALUE_NOT_AVAILABLE; /* the record does not hold it */
+  /* the machine's record does not contain it */
+  stats->memoryUtilization = (unsigned)NVML_VALUE_NOT_AVAILABLE;
   stats->maxMemoryUsage = record.peak_memory_bytes;
   stats->time = active_ms(&record, at_ns);
   stats->startTime = sim_nvml_timestamp_us(record.began_ns);
@@ -89,7 +90,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned p
   return NVML_SUCCESS;
 }
 
-/* Sums of samples: `sumGpuUtil` grows by the process's share of each sample period, in 0.01 %. */
+/* Returns sums of samples: `sumGpuUtil` grows by the process's share of each sample period, in
+ * units of 0.01 %. */
 EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device,
                                                     nvmlAccountingStats_v2_t *stats) {
   CHECK_DEVICE(device, stats);

@@ -1,6 +1,7 @@
-/* The board: power, temperature, clocks, modes. Limits and clocks are the profile's; power, energy
- * and temperature are a model of how busy the device was (idle at 15 % of the power limit, the rest
- * in proportion), and no more than that. What a passive data-centre board lacks is not supported.
+/* The board: power, temperature, clocks and modes. Limits and clocks come from the profile. Power,
+ * energy and temperature are only modelled from how busy the device was: 15 % of the power limit
+ * when idle, and the rest in proportion. Functions for features that a passively cooled data-centre
+ * board lacks return "not supported".
  */
 #include <string.h>
 
@@ -182,7 +183,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryE
   return NVML_SUCCESS;
 }
 
-/* Every field has its own result; of all there are, what would put the device right is told. */
+/* Each field has a result of its own. Only the recovery action, which says whether a reset would
+ * repair the device, is supported. */
 EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count,
                                              nvmlFieldValue_t *values) {
   CHECK_DEVICE(device, values);

@@ -1,15 +1,16 @@
-/* Events: XID errors, to whoever registered before they happened. */
+/* Events: XID errors, reported to event sets that were registered before the error occurred. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "state.h"
 
-#define LOOK_NS 5000000 /* between two looks of a waiter */
+#define LOOK_NS 5000000 /* period at which a waiting call checks for events */
 
 struct nvmlEventSet_st {
   bool registered[SIM_MAX_DEVICES];
-  uint64_t seen[SIM_MAX_DEVICES]; /* XID errors delivered, or from before */
+  /* number of XID errors that were delivered or occurred before registration */
+  uint64_t seen[SIM_MAX_DEVICES];
 };
 
 EXPORT nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set) {
@@ -43,7 +44,8 @@ EXPORT nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long 
   return NVML_SUCCESS;
 }
 
-/* The next event of a device; false: there is none, or it is lost (`result`). */
+/* Takes the next event of a device. Returns false if there is none or the device is lost (see
+ * `result`). */
 static bool next_of(nvmlEventSet_t set, unsigned index, nvmlEventData_t *data,
                     nvmlReturn_t *result) {
   sim_device_info now;

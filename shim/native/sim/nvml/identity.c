@@ -1,4 +1,4 @@
-/* Which devices there are: counts, handles, names, addresses. */
+/* The devices of the machine: counts, handles, names and addresses. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *dev
   return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
-/* A MIG instance's differs from its device's in the last byte. */
+/* Formats a device's UUID. The UUID of a MIG instance differs from its device's in the last
+ * byte. */
 void sim_nvml_uuid_text(nvmlDevice_t device, char *text) {
   const uint8_t *b = device->info.uuid;
   snprintf(text, UUID_TEXT_BYTES,
@@ -116,7 +117,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned 
   return sim_nvml_text(text, uuid, length);
 }
 
-/* Thirteen digits, as boards have. */
+/* Makes a serial number of thirteen digits, as on real boards. */
 static void serial_text(const uint8_t *uuid, char *text) {
   uint64_t number;
   memcpy(&number, uuid, sizeof number);
@@ -157,7 +158,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *mino
   return NVML_SUCCESS;
 }
 
-/* The vendor's PCI device numbers of the boards that profiles come with; others say 0. */
+/* Returns the vendor's PCI device number of a board for which there is a profile, 0 for others. */
 static uint32_t pci_device_number(const char *name) {
   static const struct {
     const char *name;
@@ -188,7 +189,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *
   return NVML_SUCCESS;
 }
 
-/* The first version ends before pciSubSystemId, the second before the long bus id. */
+/* The first version of the struct ends before pciSubSystemId, the second before the long bus ID. */
 EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci) {
   CHECK_DEVICE(device, pci);
   nvmlPciInfo_t full;
@@ -244,7 +245,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArc
   return NVML_SUCCESS;
 }
 
-/* FP32 lanes, which is what "CUDA cores" counts. */
+/* Counts FP32 lanes, which is what "CUDA cores" means. */
 EXPORT nvmlReturn_t nvmlDeviceGetNumGpuCores(nvmlDevice_t device, unsigned *cores) {
   CHECK_DEVICE(device, cores);
   const sim_profile *profile = &device->info.profile;

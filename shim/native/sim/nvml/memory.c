@@ -1,4 +1,5 @@
-/* Device memory: in the real library's two ways of counting what the driver keeps for itself. */
+/* Device memory, in both versions of the real library's figures, which differ in how they count the
+ * driver's own memory. */
 #include <stddef.h>
 
 #include "state.h"
@@ -8,7 +9,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *m
   nvmlReturn_t result = sim_nvml_check_any(device, &now);
   if (result != NVML_SUCCESS) return result;
   if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
-  if (device->instance) { /* nothing runs there */
+  if (device->instance) { /* no work runs on a MIG instance */
     uint64_t bytes = now.mig[device->instance - 1].memory_bytes;
     *memory = (nvmlMemory_t){.total = bytes, .free = bytes};
     return NVML_SUCCESS;
@@ -16,7 +17,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *m
   sim_device_usage usage;
   if (sim_machine_usage(sim_nvml_machine(), device->index, &usage) < 0) return NVML_ERROR_UNKNOWN;
   memory->total = usage.memory_total_bytes;
-  memory->used = usage.memory_used_bytes; /* what the driver reserves counts as used */
+  memory->used = usage.memory_used_bytes; /* includes the memory that the driver reserves */
   memory->free = usage.memory_total_bytes - usage.memory_used_bytes;
   return NVML_SUCCESS;
 }

@@ -1,4 +1,4 @@
-/* MIG: a device that is divided, and its instances. They are listed; nothing runs on them. */
+/* MIG: a divided device and its instances. They are only listed; no work runs on them. */
 #include <string.h>
 
 #include "state.h"
@@ -11,7 +11,7 @@ EXPORT nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *i
   return NVML_SUCCESS;
 }
 
-/* A device that is not divided answers like one that cannot be. */
+/* A device that is not divided reports the same as one that cannot be divided. */
 EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current,
                                          unsigned *pending) {
   CHECK_DEVICE(device, current && pending);
@@ -52,7 +52,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t in
   return NVML_SUCCESS;
 }
 
-/* A GPU instance holds one compute instance, which has all of it. */
+/* A GPU instance contains a single compute instance, which has all of it. */
 EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned *id) {
   nvmlReturn_t result = sim_nvml_check_any(device, NULL);
   if (result != NVML_SUCCESS) return result;

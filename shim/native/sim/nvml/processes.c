@@ -1,12 +1,12 @@
-/* Which processes hold a context on a device, and how much memory. */
+/* The processes that have a context on a device, and the memory that each uses. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "state.h"
 
-#define NO_INSTANCE 0xffffffffu /* no MIG instance */
+#define NO_INSTANCE 0xffffffffu /* the value for "no MIG instance" */
 
-/* The versions of the entry differ in what follows `usedGpuMemory`. */
+/* Lists processes. The versions of the entry differ in the fields after `usedGpuMemory`. */
 static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned *count, void *infos,
                                    size_t entry_bytes) {
   nvmlReturn_t result = sim_nvml_check_any(device, NULL);
@@ -14,7 +14,7 @@ static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned *count, void *i
   if (!count) return NVML_ERROR_INVALID_ARGUMENT;
   unsigned seen, found = 0, capacity = *count;
   uint64_t at_ns;
-  if (device->instance) { /* nothing runs there */
+  if (device->instance) { /* no work runs on a MIG instance */
     *count = 0;
     return NVML_SUCCESS;
   }
@@ -50,7 +50,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device,
   return list_processes(device, count, infos, sizeof *infos);
 }
 
-/* There are no graphics contexts and there is no MPS server on a simulated device. */
+/* Returns an empty list, because a simulated device has no graphics contexts and no MPS server. */
 static nvmlReturn_t list_none(nvmlDevice_t device, unsigned *count) {
   CHECK_DEVICE(device, count);
   *count = 0;
@@ -93,7 +93,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t devi
   return list_none(device, count);
 }
 
-/* Room for all, or the number and INSUFFICIENT_SIZE. */
+/* Fills in the list if it has room for all processes, or else returns their number and
+ * INSUFFICIENT_SIZE. */
 EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
                                                           nvmlProcessDetailList_t *list) {
   CHECK_DEVICE(device, list);

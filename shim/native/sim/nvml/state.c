@@ -11,11 +11,11 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned references;
-static sim_machine
-    *machine; /* stays open until another one is named: other threads may be inside */
+/* Stays open until another machine is named, because other threads may be using it. */
+static sim_machine *machine;
 static char *machine_path;
 static bool initialised;
-/* Whole devices, then the places of their MIG instances. */
+/* Whole devices first, followed by the entries for their MIG instances. */
 static struct nvmlDevice_st devices[SIM_MAX_DEVICES * (1 + SIM_MIG_INSTANCES)];
 static unsigned device_count;
 
@@ -100,7 +100,8 @@ nvmlReturn_t sim_nvml_check_any(nvmlDevice_t device, sim_device_info *now) {
   sim_device_info found;
   if (!now) now = &found;
   if (sim_machine_device(machine, device->index, now) < 0) return NVML_ERROR_UNKNOWN;
-  if (device->instance > now->mig_count) return NVML_ERROR_NOT_FOUND; /* divided anew meanwhile */
+  /* the device has since been divided differently */
+  if (device->instance > now->mig_count) return NVML_ERROR_NOT_FOUND;
   return now->lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
@@ -143,7 +144,8 @@ static uint64_t clock_ns(clockid_t clock) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* The offset is taken once: a stepped clock must not make one sample look like two. */
+/* The offset between the clocks is read only once, because a clock step must not make one sample
+ * look like two. */
 uint64_t sim_nvml_timestamp_us(uint64_t monotonic_ns) {
   static uint64_t offset_ns;
   uint64_t offset = __atomic_load_n(&offset_ns, __ATOMIC_RELAXED);

@@ -1,20 +1,24 @@
-/* What concerns no device: versions, error texts, process names. */
+/* Functions that concern no device: versions, error texts and process names. */
 #include <cuda.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "state.h"
 
-/* By this symbol whoever has loaded the library can tell that its figures are simulated. */
+/* A program that has loaded the library can tell by this symbol that the figures are simulated. */
 EXPORT const int penstock_sim_nvml = 1;
 
 EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length) {
   CHECK_INITIALISED(version);
-  return sim_nvml_text(SIM_DRIVER_VERSION, version, length);
+  char text[16];
+  sim_device_info info;
+  sim_machine_device(sim_nvml_machine(), 0, &info);
+  snprintf(text, sizeof text, "%u.00", info.profile.driver_major);
+  return sim_nvml_text(text, version, length);
 }
 
 EXPORT nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned length) {
-  return sim_nvml_text(SIM_NVML_VERSION, version, length); /* works before initialisation, too */
+  return sim_nvml_text(SIM_NVML_VERSION, version, length); /* also works before initialisation */
 }
 
 EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) {
@@ -27,7 +31,7 @@ EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
   return nvmlSystemGetCudaDriverVersion(version);
 }
 
-/* The program's first argument, as a real library gives it. */
+/* Returns the program's first argument, as the real library does. */
 EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length) {
   CHECK_INITIALISED(name);
   if (!length) return NVML_ERROR_INVALID_ARGUMENT;

@@ -1,4 +1,4 @@
-/* Utilisation over sample periods, in whole percent, with the real library's coarseness.
+/* Utilisation over sample periods, in whole percent, as coarse as the real library's.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtili
   return NVML_SUCCESS;
 }
 
-/* The engines that the simulated device has none of are never busy. */
+/* Engines that the simulated device lacks are never busy. */
 static nvmlReturn_t idle_engine(nvmlDevice_t device, unsigned *percent, unsigned *period_us) {
   CHECK_DEVICE(device, percent && period_us);
   *percent = 0;
@@ -29,8 +29,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigne
   return idle_engine(device, percent, period_us);
 }
 
-/* What one process did in the last sample period, where that ended after `last_seen_us`. False when
- * it has none such, or was idle in it. */
+/* Reads the use by one process in the last sample period. Returns false if that period did not end
+ * after `last_seen_us` or the process was idle in it. */
 static bool sample_since(nvmlDevice_t device, int32_t pid, uint64_t last_seen_us,
                          nvmlProcessUtilizationSample_t *out) {
   sim_sample samples[SIM_SAMPLES];
@@ -50,7 +50,8 @@ static bool sample_since(nvmlDevice_t device, int32_t pid, uint64_t last_seen_us
   return true;
 }
 
-/* One entry a process that did something in the period that was sampled last; free() the result. */
+/* Collects one entry for each process that did something in the last sample period. The caller
+ * frees the result. */
 static nvmlReturn_t collect(nvmlDevice_t device, uint64_t last_seen_us,
                             nvmlProcessUtilizationSample_t **out, unsigned *count) {
   unsigned processes, found = 0;
@@ -70,7 +71,7 @@ static nvmlReturn_t collect(nvmlDevice_t device, uint64_t last_seen_us,
   return NVML_SUCCESS;
 }
 
-/* Without a buffer the answer is how large it has to be: a ring entry for each living process. */
+/* Without a buffer, returns the required size: one entry of the ring for each living process. */
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
                                                     nvmlProcessUtilizationSample_t *utilization,
                                                     unsigned *count,
@@ -122,7 +123,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
   return result;
 }
 
-/* The device's own ring of samples: one value a period. */
+/* Returns the device's own ring of samples, one value per period. */
 EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type,
                                          unsigned long long last_seen_us,
                                          nvmlValueType_t *value_type, unsigned *count,

@@ -1,0 +1,1 @@
+"""Sub-commands: each module parses the arguments of one command and calls a layer below."""

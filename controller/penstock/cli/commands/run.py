@@ -1,0 +1,96 @@
+"""`penstock run`: runs a command and all its children under a quota."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from penstock.cli.options import (
+    Cores,
+    Devices,
+    Memory,
+    ModeChoice,
+    Oversubscribe,
+    PolicyFile,
+    Simulate,
+    StateDir,
+    check_command,
+)
+from penstock.cli.request import (
+    chosen_policy,
+    open_source,
+    refuse_inside_a_tenant,
+    request_of,
+    summary,
+    warn_of_obstacles,
+)
+from penstock.cli.say import say
+
+
+def run(
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND…", help="The command to run.")
+    ],
+    memory: Memory = None,
+    cores: Cores = None,
+    device: Devices = None,
+    mode: ModeChoice = None,
+    policy: PolicyFile = None,
+    simulate: Simulate = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the tenant (default: the command's name).")
+    ] = None,
+    oversubscribe: Oversubscribe = False,
+    no_agent: Annotated[
+        bool,
+        typer.Option(
+            "--no-agent", help="Supervise the tenant in this process even if an agent runs."
+        ),
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Run a command and all its children under a memory and compute quota.
+
+    The exit code is the command's, or 128+n if signal n ended it. Signals are forwarded to the
+    command.
+    """
+    from penstock.cli.by_agent import run_by_agent
+    from penstock.model import PenstockError
+    from penstock.node.admission.admit import admit
+    from penstock.node.launch.child import CommandNotStartedError
+    from penstock.node.launch.run import run_tenant
+    from penstock.node.tenants.state import State
+
+    refuse_inside_a_tenant()
+    check_command(command)
+    loaded = chosen_policy(policy, command[0], memory, cores)
+    if not quiet:
+        warn_of_obstacles(command[0])
+    request = request_of(command, memory, cores, device or [], mode, loaded, name, oversubscribe)
+    if not no_agent and simulate is None:
+        done = run_by_agent(state_dir, request, quiet=quiet)
+        if done is not None:
+            sys.exit(done)
+    state = State.open(state_dir)
+    if state.has_agent():
+        raise PenstockError(
+            f"an agent owns {state.directory}",
+            "a second process would grant the same devices twice",
+            "leave --no-agent and --simulate out, or name another --state-dir",
+        )
+    source = open_source(state, simulate)
+    admitted = admit(state, request, source)
+
+    def announce() -> None:
+        for line in [] if quiet else [*admitted.notes, summary(admitted.grant)]:
+            say(line)
+
+    try:
+        code = run_tenant(state, admitted, command, source, announce)
+    except CommandNotStartedError as error:
+        say(error)
+        code = error.exit_code
+    sys.exit(code)

@@ -1,0 +1,183 @@
+"""A command that runs as an application of a compute pool, on this node through its agent."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from penstock.cli.say import say
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.client.connect import PoolPlace
+    from penstock.node.rpc import AcquireMessage, PoolClaim, PoolClient, PoolEventMessage
+
+LOOK_S = 3600.0  # the agent supervises the application, so only signals need to wake this process
+RELEASE_S = 5.0  # for the order; if it does not arrive, the agent notices that the holder has ended
+KILLED = {128 + signal.SIGTERM, 128 + signal.SIGKILL}
+LATELY_S = 5.0
+# Events during the run that are printed for the user, and their meaning.
+STANDING = {
+    "suspending": "is being suspended",
+    "suspended": "is suspended",
+    "resuming": "is being resumed",
+    "moving": "is being moved",
+}
+GOING_ON = {
+    "running": "goes on",
+    "resumed": "goes on",
+    "moved": "goes on",
+    "not-suspended": "goes on: it could not be suspended",
+}
+ENDINGS = {
+    "released": "was released",
+    "lost": "is lost",
+    "failed": "has failed on its node",
+    "gone": "was ended: its holder did not answer",
+}
+
+
+def run_application(place: PoolPlace, claim: PoolClaim, command: list[str], *, quiet: bool) -> int:
+    """Claims, runs the command as the application, and releases; returns the exit code.
+
+    Raises:
+        PenstockError: the claim is refused, or there is no agent of a pool here.
+    """
+    from penstock.cli.pool_waiting import InterruptedWaitError, wait_for_grant
+    from penstock.model import PenstockError
+    from penstock.node.launch.child import Child, CommandNotStartedError, block_signals
+    from penstock.node.tenants.environment import program_environment
+
+    blocked = block_signals()  # before gRPC starts threads, which would take them
+    client = place.local_agent()
+    if client is None:
+        raise PenstockError(
+            "no agent runs here", "a command runs on a node of the pool, through the node's agent",
+            "start the agent (penstock agent --pool), or run this on a node", reason="unavailable",
+        )  # fmt: skip
+    claim = dataclasses.replace(place.on_this_node(claim), command=tuple(command))
+    with client:
+        try:
+            granted = wait_for_grant(client, claim, quiet=quiet)
+        except InterruptedWaitError as interrupted:  # a grant ends with this process, its holder
+            return 128 + interrupted.number
+        name = granted.application.name
+        try:
+            variables = program_environment(_environment(granted))
+            child = Child(command, variables, blocked)
+        except CommandNotStartedError as error:
+            _release(client, granted, "its command could not be started")
+            say(error)
+            return error.exit_code
+        except BaseException:
+            _release(client, granted, "its command could not be started")
+            raise
+    if not quiet:
+        say(_summary(granted))
+    watcher = _Watcher(place, name, quiet=quiet)
+    watcher.start()
+    code = child.wait(lambda: None, LOOK_S)
+    ending = watcher.ending(code)
+    watcher.close()
+    if ending is not None:
+        say(ending)
+    if (client := place.local_agent()) is not None:
+        with client:
+            _release(client, granted, "its command has ended")
+    return code
+
+
+class _Watcher(threading.Thread):
+    """Tells the user what happens to the application while its command runs."""
+
+    def __init__(self, place: PoolPlace, name: str, *, quiet: bool) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._place, self._name, self._is_quiet = place, name, quiet
+        self._since_ns = time.time_ns()
+        self._client: PoolClient | None = None
+        self._last: PoolEventMessage | None = None
+        self._stands = False
+
+    def run(self) -> None:
+        """Until the application has ended, or the pool does not answer any more."""
+        from penstock.model import PenstockError
+
+        self._client = self._place.local_agent()
+        if self._client is None:
+            return
+        with contextlib.suppress(PenstockError), self._client:
+            for event in self._client.watch([self._name], follow=True):
+                if event.time.ToNanoseconds() < self._since_ns:
+                    continue
+                self._last = event
+                if not self._is_quiet:
+                    self._tell(event)
+
+    def _tell(self, event: PoolEventMessage) -> None:
+        """Tells the user that the application stands still, or goes on."""
+        word = STANDING.get(event.event)
+        if word is None and self._stands:
+            word = GOING_ON.get(event.event)
+        if word is None:
+            return
+        self._stands = event.event in STANDING
+        say(f"application {self._name} {word}{f': {event.reason}' if event.reason else ''}")
+
+    def ending(self, code: int) -> str | None:
+        """Why the pool has ended the command; None if the pool did not."""
+        if code not in KILLED:
+            return None
+        deadline_s = time.monotonic() + LATELY_S / 10
+        while time.monotonic() < deadline_s:
+            last = self._last
+            if last is not None and last.event in ENDINGS:
+                reason = f": {last.reason}" if last.reason else ""
+                return f"application {self._name} {ENDINGS[last.event]}{reason}"
+            time.sleep(0.05)
+        return None
+
+    def close(self) -> None:
+        """Ends the thread."""
+        if self._client is not None:
+            self._client.cancel()
+        self.join(1)
+
+
+def _release(client: PoolClient, granted: AcquireMessage, reason: str) -> None:
+    """Releases; if that fails, the agent notices that the holder has ended."""
+    from penstock.model import PenstockError
+
+    with contextlib.suppress(PenstockError):
+        one = granted.application  # not a later one of its name
+        client.release(one.name, reason=reason, only=one, timeout_s=RELEASE_S)
+
+
+def _environment(granted: AcquireMessage) -> Mapping[str, str]:
+    """Variables of a program that runs as the application. Raises `PenstockError`."""
+    from penstock.model import PenstockError
+
+    if granted.environment:
+        return granted.environment
+    raise PenstockError(
+        f"application {granted.application.name} cannot run here",
+        "the agent did not say how a program runs as it",
+        "see the agent's log; use the same release of Penstock for this command and the agent",
+        reason="unavailable",
+    )  # fmt: skip
+
+
+def _summary(granted: AcquireMessage) -> str:
+    from penstock.cli.render.pool_table import runs_text
+    from penstock.model import human_memory
+
+    one = granted.application
+    cards = "; ".join(
+        f"{human_memory(part.memory_bytes)} of device {part.device_index} ({part.model})"
+        for part in one.parts
+    )
+    return f"application {one.name}: {one.blocks} blocks ({runs_text(one.runs)}), {cards}"

@@ -1,0 +1,1 @@
+"""Checkpoints: move a process's device memory to the host and back, by the CUDA driver."""

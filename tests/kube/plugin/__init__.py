@@ -1,0 +1,1 @@
+"""Shares by extended resources, on nodes that are started once for all tests here."""

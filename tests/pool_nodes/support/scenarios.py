@@ -1,0 +1,151 @@
+"""What happens on the four nodes: each function is run in its own namespaces, by `namespaces`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import time
+from typing import TYPE_CHECKING
+
+from tests.pool_nodes.support.books import Watcher
+from tests.pool_nodes.support.pool import Pool
+from tests.pool_nodes.support.programs import Program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NODE = "node-4"  # with one card, which two applications fill
+ELSEWHERE = "node-1"
+STEPS = 2000
+URGENT_STEPS = 100
+
+
+def _lower(pool: Pool, steps: int) -> list[Program]:
+    blocks = pool.blocks_of(NODE)
+    halves = (blocks // 2, blocks - blocks // 2)
+    return [
+        Program(pool, NODE, f"low-{n}", half, steps, seed=n) for n, half in enumerate(halves, 1)
+    ]
+
+
+def _undisturbed(pool: Pool, steps: int) -> list[dict]:
+    """The same computations on a card that nobody else uses, at the same time as the others."""
+    blocks = pool.blocks_of(ELSEWHERE) // 2
+    alone = [Program(pool, ELSEWHERE, f"alone-{n}", blocks, steps, seed=n, hold="") for n in (1, 2)]
+    return [one.start().result() for one in alone]
+
+
+def preemption(folder: Path) -> dict:
+    """An urgent application takes the card of two others, which go on when it has ended."""
+    pool = Pool(folder)
+    pool.start()
+    machine = pool.machine(NODE)
+    lower = [one.start() for one in _lower(pool, STEPS)]
+    for one in lower:
+        one.wait_for_steps(20)
+    full = machine.usage(0)
+    wall_ns = time.time_ns() - time.monotonic_ns()
+    urgent = Program(pool, NODE, "urgent", pool.blocks_of(NODE), STEPS, priority=10).start()
+    began = urgent.wait_for_steps(1)
+    stopped = [one.progress() for one in lower]
+    held = sum(r.memory_bytes for r in machine.record(0) if r.alive and r.tag.startswith("low-"))
+    phases = pool.phases()
+    computed = urgent.result()
+    done = [one.result() for one in lower]
+    decided = {
+        e["application"]: dt.datetime.fromisoformat(e["time"]).timestamp() * 1e9 - wall_ns
+        for e in reversed(pool.events())
+        if e["event"] == "suspending"
+    }
+    return {
+        "free_before_bytes": full.memory_total_bytes - full.memory_used_bytes,
+        "held_by_the_suspended_bytes": held,
+        "phases": phases,
+        "urgent": computed,
+        "urgent_began_after_ms": (began.first_ns - began.began_ns) / 1e6,
+        "stopped_after_ms": [
+            (told.latest_ns - decided[one.name]) / 1e6
+            for one, told in zip(lower, stopped, strict=True)
+        ],
+        "steps_when_stopped": [told.steps for told in stopped],
+        "results": done,
+        "undisturbed": _undisturbed(pool, STEPS),
+    }
+
+
+def kills(folder: Path, kills: int, seed: int) -> dict:
+    """The same again and again, while the manager and an agent are killed at random moments."""
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    pool = Pool(folder)
+    pool.start()
+    steps = 300 * kills
+    lower = [one.start() for one in _lower(pool, steps)]
+    for one in lower:
+        one.wait_for_steps(20)
+    watcher = Watcher(pool)
+    watcher.start()
+    urgent_results = []
+    killed = {"manager": 0, "agent": 0}
+    while sum(killed.values()) < kills:
+        name = f"urgent-{len(urgent_results)}"
+        urgent = Program(pool, NODE, name, pool.blocks_of(NODE), URGENT_STEPS, 10, seed=9).start()
+        for _ in range(2):
+            time.sleep(chance.uniform(0.2, 1.5))
+            victim = chance.choice(("manager", "agent"))
+            daemon = pool.manager if victim == "manager" else pool.agents[NODE]
+            daemon.kill()
+            killed[victim] += 1
+            time.sleep(chance.uniform(0, 0.3))
+            daemon.start()
+        if urgent.process.wait(120) == 2:  # the agent was away at that moment: its user asks again
+            errors = urgent.process.stderr.read()
+            assert "no agent runs here" in errors, errors
+            urgent.start()
+        urgent_results.append(urgent.result())
+    done = [one.result(120 + 2 * kills) for one in lower]
+    watcher.stop()
+    return {
+        "killed": killed,
+        "faults": watcher.faults,
+        "looks": watcher.looks,
+        "urgent": urgent_results,
+        "results": done,
+        "undisturbed": _undisturbed(pool, steps),
+    }
+
+
+def shares(folder: Path, parts: list[int], seconds: float) -> dict:
+    """Applications with so many hundredths of a card's blocks each, all backlogged."""
+    pool = Pool(folder)
+    pool.start()
+    blocks = pool.blocks_of(NODE)
+    programs = [
+        Program(
+            pool, NODE, f"part-{n}", round(blocks * part / 100), 10_000_000, hold="", launches=64
+        ).start()
+        for n, part in enumerate(parts)
+    ]
+    for one in programs:
+        one.wait_for_steps(5)
+    machine = pool.machine(NODE)
+    before = {r.tag: r for r in machine.record(0)}
+    time.sleep(seconds)
+    after = {r.tag: r for r in machine.record(0)}
+    measured = {
+        one.name: 100 * (after[one.name].busy_ns - before[one.name].busy_ns)
+        / (after[one.name].at_ns - before[one.name].at_ns)
+        for one in programs
+    }  # fmt: skip
+    return {
+        "granted": {one.name: 100 * one.blocks / blocks for one in programs},
+        "measured": measured,
+    }
+
+
+def idle(folder: Path) -> dict:
+    """Starts everything and stays, for the test that kills its starter."""
+    pool = Pool(folder)
+    pool.start()
+    (folder / "up").touch()
+    time.sleep(600)
+    return {}
