@@ -57,6 +57,44 @@ def test_one_that_was_resumed_lately_is_named_with_the_time_until_it_may_be_susp
 def test_other_places_with_room_are_named():
     pool = two_cards()
     pool.acquire("a", Claim(6, span="card"), 0)
-    found = advice(pool, Claim(11, span="card"), 1)
-    assert "several cards of one node have room for it now: --span node" in found.helps
-    assert advice(pool, Claim(11, span="node"), 1).reason == "there is room for it: blocks 7-17"
+    pool.acquire("b", Claim(8, span="card"), 0)
+    found = advice(pool, Claim(5, span="card"), 1, waits=True)
+    assert found.helps == (
+        "with priority 1 or more, application a is suspended (6 blocks)",
+        "several cards of one node have room for it now: --span node",
+        "a claim of 4 blocks would have room now",
+    )
+    assert advice(pool, Claim(5, span="node"), 1).reason.startswith("there is room for it: blocks ")
+
+
+def test_a_claim_that_no_card_is_large_enough_for_is_told_where_it_would_fit():
+    pool = two_cards()
+    found = advice(pool, Claim(11, span="card"), 0)
+    assert found.reason == (
+        "it asks for 11 blocks, more than there is on one card in the pool when nothing runs: no "
+        "release can make room for it"
+    )
+    assert found.helps == (
+        "ask for at most 10 blocks",
+        "several cards of one node are large enough: --span node",
+        "let another node join the pool",
+    )
+    assert pool.acquire("a", Claim(11, span="card"), 0, wait=True).is_never
+
+
+def test_a_claim_with_more_memory_than_there_is_is_told_how_much_it_may_have():
+    pool = two_cards()
+    claim = Claim(4, memory_bytes=12 * GIB, span="card", node="n0")
+    found = advice(pool, claim, 0)
+    assert found.reason.startswith(
+        "it asks for 4 blocks with 12Gi of memory, more than there is on one card on node n0"
+    )
+    assert found.helps == (
+        "ask for at most 3 blocks with 9Gi of memory",
+        "ask for at most 10Gi of memory for 4 blocks",
+        "several cards of one node are large enough: --span node",
+    )
+    assert pool.acquire("a", claim, 0, wait=True).is_never
+    assert pool.acquire("a", Claim(4, memory_bytes=10 * GIB, span="card"), 0).outcome == "granted"
+    crowded = pool.acquire("b", Claim(4, memory_bytes=20 * GIB), 0)
+    assert "4 blocks with 20Gi of memory; 16 are free" in crowded.reason

@@ -19,6 +19,7 @@ from penstock.scheduling.blocks.rules import Rules
 if TYPE_CHECKING:
     from penstock.scheduling.blocks.application import Application
     from penstock.scheduling.blocks.run import Run
+    from penstock.scheduling.blocks.space import Closed
 
 GIB = 1 << 30
 CARDS = st.lists(
@@ -54,8 +55,8 @@ class PoolMachine(RuleBasedStateMachine):
         self.now = 0
         self.count = 0
         self.nodes: list[str] = []
-        self.draining: set[str] = set()
-        self.drained: set[str] = set()  # the nodes that drained at the last look
+        self.closed: set[tuple[str, Closed]] = set()  # nodes that take nothing new, and why
+        self.were_closed: set[str] = set()  # at the last look
         self.before: dict[str, set[int]] = {}  # and which numbers of theirs each had
         self.joined: list[tuple[str, list[Card]]] = []
         self.kept: dict[str, Application] = {}  # what a manager has written
@@ -98,22 +99,22 @@ class PoolMachine(RuleBasedStateMachine):
     def leave(self, data) -> None:
         name = data.draw(st.sampled_from(self.nodes))
         self.nodes.remove(name)
-        self.draining.discard(name)
+        self.closed -= {(name, "drains"), (name, "is away")}
         self.check_actions(self.pool.leave(name, self.now))
 
     @precondition(lambda self: self.nodes)
-    @rule(data=st.data())
-    def drain(self, data) -> None:
+    @rule(data=st.data(), why=st.sampled_from(["drains", "is away"]))
+    def close(self, data, why) -> None:
         name = data.draw(st.sampled_from(self.nodes))
-        self.draining.add(name)
-        self.check_actions(self.pool.drain(name, self.now))
+        self.closed.add((name, why))
+        self.check_actions(self.pool.close(name, why, self.now))
 
-    @precondition(lambda self: self.draining)
+    @precondition(lambda self: self.closed)
     @rule(data=st.data())
-    def stop_draining(self, data) -> None:
-        name = data.draw(st.sampled_from(sorted(self.draining)))
-        self.draining.discard(name)
-        self.check_actions(self.pool.drain(name, self.now, drains=False))
+    def open(self, data) -> None:
+        name, why = data.draw(st.sampled_from(sorted(self.closed)))
+        self.closed.discard((name, why))
+        self.check_actions(self.pool.open(name, why, self.now))
 
     @rule(claim=CLAIMS, wait=st.booleans())
     def acquire(self, claim, wait) -> None:
@@ -183,7 +184,11 @@ class PoolMachine(RuleBasedStateMachine):
         before = self.pool
         nodes = [(name, cards, name in self.nodes) for name, cards in self.joined]
         kept = copy.deepcopy(list(self.kept.values()))
-        self.pool = Pool.restored(RULES, nodes, kept, sorted(self.draining))
+        draining = sorted(name for name, why in self.closed if why == "drains")
+        self.pool = Pool.restored(RULES, nodes, kept, draining)
+        for name, why in self.closed:  # a manager knows which nodes it cannot reach
+            if why == "is away":
+                self.pool.close(name, why, self.now)
         assert before.space.free == self.pool.space.free
         for one, other in zip(before.space.nodes, self.pool.space.nodes, strict=True):
             assert (one is None) == (other is None)
@@ -204,17 +209,20 @@ class PoolMachine(RuleBasedStateMachine):
     def cards(self, runs) -> set[tuple[str, int]]:
         return {(numbers.name, part.at) for numbers, part in self.pool.space.parts(runs)}
 
-    def numbers_on_draining(self, one) -> set[int]:
+    def closed_nodes(self) -> set[str]:
+        return {name for name, _ in self.closed}
+
+    def numbers_on_closed(self, one) -> set[int]:
         return {
             number
             for run in (*one.runs, *one.source)
             for number in range(run.first, run.last + 1)
-            if (node := self.pool.node_of(number)) is not None and node.name in self.draining
+            if (node := self.pool.node_of(number)) is not None and node.name in self.closed_nodes()
         }
 
     def takes_work(self):
         return [node for node in self.pool.space.nodes
-                if node and node.numbers.name not in self.draining]  # fmt: skip
+                if node and node.numbers.name not in self.closed_nodes()]  # fmt: skip
 
     def held(self) -> list[tuple[str, Run]]:
         """What nobody else may have: of those that run, start or still suspend."""
@@ -246,7 +254,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert sum(run.blocks for run in free) == self.pool.space.free[""]
 
     @invariant()
-    def what_is_held_does_not_depend_on_draining(self) -> None:
+    def what_is_held_does_not_depend_on_which_nodes_are_closed(self) -> None:
         held = sum(run.blocks for _, run in self.held() if self.pool.node_of(run.first) is not None)
         assert self.pool.space.held == held
 
@@ -293,12 +301,25 @@ class PoolMachine(RuleBasedStateMachine):
             assert not one.claim.kind or all(part.card.kind == one.claim.kind for _, part in parts)
 
     @invariant()
-    def nobody_gets_a_block_of_a_node_that_drains(self) -> None:
-        now = {one.name: self.numbers_on_draining(one) for one in self.pool.applications.values()}
-        if self.draining == self.drained:
+    def nobody_gets_a_block_of_a_closed_node(self) -> None:
+        now = {one.name: self.numbers_on_closed(one) for one in self.pool.applications.values()}
+        if self.closed_nodes() == self.were_closed:
             for name, numbers in now.items():
                 assert numbers <= self.before.get(name, set()), name
-        self.before, self.drained = now, set(self.draining)
+        self.before, self.were_closed = now, self.closed_nodes()
+
+    @invariant()
+    def a_claim_is_refused_for_good_only_if_an_empty_pool_has_no_room_for_it(self) -> None:
+        draining = {name for name, why in self.closed if why == "drains"}
+        open_again = Pool(RULES)
+        for name, cards in self.joined:
+            if name in self.nodes:
+                open_again.join(name, cards, 0)
+                if name in draining:
+                    open_again.close(name, "drains", 0)
+        for claim in (Claim(7, memory_bytes=9 * GIB, span="card"), Claim(30, kind="npu")):
+            has_room = place(open_again.space, claim) is not None
+            assert bool(self.pool.never(claim)) == (not has_room)
 
     @invariant()
     def each_node_knows_who_has_blocks_there(self) -> None:
@@ -323,9 +344,9 @@ class PoolMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Once all that runs has ended, all that waits and fits the pool has been served."""
-        for name in sorted(self.draining):
-            self.draining.discard(name)
-            self.check_actions(self.pool.drain(name, self.now, drains=False))
+        for name, why in sorted(self.closed):
+            self.closed.discard((name, why))
+            self.check_actions(self.pool.open(name, why, self.now))
         for _ in range(1000):
             self.now += 1
             ended = next(

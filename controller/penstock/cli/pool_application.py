@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 LOOK_S = 3600.0  # the agent supervises the application, so only signals need to wake this process
 RELEASE_S = 5.0  # for the order; if it does not arrive, the agent notices that the holder has ended
 KILLED = {128 + signal.SIGTERM, 128 + signal.SIGKILL}
-LATELY_S = 5.0
+ENDING_S = 1.5  # within which the pool has told why it has ended the command
+AGAIN_S = 0.5  # between attempts to follow the pool
 # Events during the run that are printed for the user, and their meaning.
 STANDING = {
     "suspending": "is being suspended",
@@ -66,7 +67,6 @@ def run_application(place: PoolPlace, claim: PoolClaim, command: list[str], *, q
             granted = wait_for_grant(client, claim, quiet=quiet)
         except InterruptedWaitError as interrupted:  # a grant ends with this process, its holder
             return 128 + interrupted.number
-        name = granted.application.name
         try:
             variables = program_environment(_environment(granted))
             child = Child(command, variables, blocked)
@@ -79,7 +79,7 @@ def run_application(place: PoolPlace, claim: PoolClaim, command: list[str], *, q
             raise
     if not quiet:
         say(_summary(granted))
-    watcher = _Watcher(place, name, quiet=quiet)
+    watcher = _Watcher(place, granted, quiet=quiet)
     watcher.start()
     code = child.wait(lambda: None, LOOK_S)
     ending = watcher.ending(code)
@@ -95,26 +95,34 @@ def run_application(place: PoolPlace, claim: PoolClaim, command: list[str], *, q
 class _Watcher(threading.Thread):
     """Tells the user what happens to the application while its command runs."""
 
-    def __init__(self, place: PoolPlace, name: str, *, quiet: bool) -> None:
+    def __init__(self, place: PoolPlace, granted: AcquireMessage, *, quiet: bool) -> None:
         super().__init__(name="watch", daemon=True)
-        self._place, self._name, self._is_quiet = place, name, quiet
-        self._since_ns = time.time_ns()
+        self._place, self._name, self._is_quiet = place, granted.application.name, quiet
+        # By the manager's clock, which need not be this node's.
+        self._since_ns = granted.application.claimed.ToNanoseconds()
         self._client: PoolClient | None = None
         self._last: PoolEventMessage | None = None
         self._stands = False
+        self._closing = threading.Event()
 
     def run(self) -> None:
-        """Until the application has ended, or the pool does not answer any more."""
+        """Until it is closed; while the pool does not answer, it asks again."""
         from penstock.model import PenstockError
 
+        while not self._closing.is_set():
+            with contextlib.suppress(PenstockError):
+                self._follow()
+            self._closing.wait(AGAIN_S)
+
+    def _follow(self) -> None:
         self._client = self._place.local_agent()
         if self._client is None:
             return
-        with contextlib.suppress(PenstockError), self._client:
+        with self._client:
             for event in self._client.watch([self._name], follow=True):
                 if event.time.ToNanoseconds() < self._since_ns:
                     continue
-                self._last = event
+                self._last, self._since_ns = event, event.time.ToNanoseconds() + 1
                 if not self._is_quiet:
                     self._tell(event)
 
@@ -132,7 +140,7 @@ class _Watcher(threading.Thread):
         """Why the pool has ended the command; None if the pool did not."""
         if code not in KILLED:
             return None
-        deadline_s = time.monotonic() + LATELY_S / 10
+        deadline_s = time.monotonic() + ENDING_S
         while time.monotonic() < deadline_s:
             last = self._last
             if last is not None and last.event in ENDINGS:
@@ -143,6 +151,7 @@ class _Watcher(threading.Thread):
 
     def close(self) -> None:
         """Ends the thread."""
+        self._closing.set()
         if self._client is not None:
             self._client.cancel()
         self.join(1)

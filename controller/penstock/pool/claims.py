@@ -28,7 +28,6 @@ class Asked:
     claim: Claim
     name: str = ""
     request_id: str = ""
-    node: str = ""
     wait_ns: int = 0
     until_revoked: bool = False
     mode: str = ""
@@ -58,13 +57,11 @@ class Claims:
             now_ns = self._manager.clock.now_ns()
             decision = registry.pool.acquire(name, asked.claim, now_ns, wait=asked.wait_ns > 0)
             if decision.outcome == "refused":
-                registry.pool.changed.discard(name)
-                error = _refused(registry, asked.claim, decision, now_ns)
-                raise error
+                raise _refused(registry, asked.claim, decision, now_ns)
             one = Holding(
                 name, caller.owner, now_ns, now_ns, asked.claim.blocks, asked.request_id,
                 caller.user, caller.uid, caller.node, asked.until_revoked, asked.wait_ns,
-                asked.claim.kind, asked.claim.span, asked.node, asked.mode, list(asked.command),
+                asked.claim.kind, asked.claim.span, asked.claim.node, asked.mode, list(asked.command),
                 asked.labels,
             )  # fmt: skip
             registry.add(one)
@@ -208,21 +205,6 @@ class Claims:
                 raise _too_many(caller, f"{len(owned)} applications")
         if len(registry.holdings) >= settings.most_applications:
             raise _too_many(caller, f"{len(registry.holdings)} applications, with others'")
-        if asked.node and asked.node not in self._manager.ranges:
-            raise PenstockError(
-                f"node {asked.node} is not in the pool", "no node of that name has joined",
-                "see penstock pool status", reason="not-enough-left",
-            )  # fmt: skip
-        if (
-            asked.node
-            and getattr(asked.claim, "node", "") != asked.node
-            and (len(self._manager.ranges) > 1)
-        ):
-            raise PenstockError(
-                f"blocks of node {asked.node} alone cannot be claimed",
-                "this release places claims of a pool with several nodes on any of them",
-                "claim without --node (--anywhere)", reason="not-allowed",
-            )  # fmt: skip
 
     @staticmethod
     def _name(registry: Registry, asked: Asked) -> str:
@@ -275,7 +257,8 @@ def no_such(name: str) -> PenstockError:
 
 def _refused(registry: Registry, claim: Claim, decision: Decision, now_ns: int) -> PenstockError:
     """The error for a claim without room; what no release can give is an invalid request."""
-    what = f"the claim of {claim.blocks} blocks is refused"
+    blocks = f"{claim.blocks} block{'s' if claim.blocks > 1 else ''}"
+    what = f"the claim of {blocks} is refused"
     if not decision.is_never:
         return PenstockError(
             what, decision.reason, "ask for fewer, or wait for others to end (--wait)",

@@ -29,6 +29,7 @@ class Leadership:
     def __init__(self, url: str) -> None:
         self._url = sql.make_url(url)
         self._file: int | None = None
+        self._database: tuple[int, int] | None = None  # SQLite: the device and inode of its file
         self._connection: sql.Connection | None = None
         self._engine = None if self.is_alone else sql.create_engine(url, pool_size=1)
 
@@ -45,6 +46,7 @@ class Leadership:
         """
         if self.is_alone:
             self._lock_file()
+            self._check_database()
             return True
         try:
             return self._lock_server()
@@ -53,8 +55,12 @@ class Leadership:
             return False
 
     def holds(self) -> bool:
-        """Whether the right is still there: its connection may have ended."""
+        """Whether the right is still there: its connection may have ended, or its file be gone."""
         if self.is_alone:
+            try:
+                self._check_database()
+            except PenstockError:
+                self.give_back()
             return self._file is not None
         if self._connection is None:
             return False
@@ -101,6 +107,28 @@ class Leadership:
                 "stop that one, or use PostgreSQL, where a second one waits", reason="not-now",
             ) from error  # fmt: skip
         self._file = file
+
+    def _check_database(self) -> None:
+        """Raises `PenstockError` if SQLite's file is not the one that was there at first.
+
+        What is written to a removed file is lost with this process.
+        """
+        database = self._url.database or ""
+        try:
+            found = Path(database).stat()
+        except OSError:
+            is_same = self._database is None  # it is made by and by
+        else:
+            self._database = self._database or (found.st_dev, found.st_ino)
+            is_same = self._database == (found.st_dev, found.st_ino)
+        if not is_same:
+            self.give_back()
+            raise PenstockError(
+                f"the pool's database {database} is not there any more",
+                "it was removed or replaced while this manager ran",
+                "put the file back, or stop this manager and start it with the one that is to be "
+                "used: applications go on meanwhile", reason="unavailable",
+            )  # fmt: skip
 
     def _lock_server(self) -> bool:
         if self._engine is None:

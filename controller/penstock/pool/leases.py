@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 GONE_AFTER_NS = 2 * 10**9  # a node that looks for processes may miss one that begins just then
 MOST_AT_ONCE = 1024  # claims wait for this look: 2 ms; of 100,000 each is looked at every 25 s
 ATTACHED_AGAIN_NS = 10**9  # how soon a caller that lost its connection has to be back
+LINKED_AGAIN_NS = 5 * 10**9  # the same after its agent was started anew
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ class Leases:
             node = None
         is_away = bool(one.holder_node) and node is None
         if not lease.is_answered and one.state in {"waiting", "preparing", "starting"}:
-            return self._not_told(lease, now_ns, is_away=is_away)
+            return self._not_told(lease, node, now_ns, is_away=is_away)
         if is_away:
             return ""  # the node timeout decides
         if node is not None:
@@ -100,10 +101,15 @@ class Leases:
         is_over = now_ns - lease.kept_ns > self._lease_ns
         return f"no KeepAlive came for {self._lease_ns / 1e9:g} s" if is_over else ""
 
-    def _not_told(self, lease: Lease, now_ns: int, *, is_away: bool) -> str:
+    def _not_told(self, lease: Lease, node: NodeLink | None, now_ns: int, *, is_away: bool) -> str:
         """The same for a caller who has not been told that the application runs."""
         if lease.detached_ns and not is_away:
-            is_over = now_ns - lease.detached_ns > ATTACHED_AGAIN_NS
+            linked_ns = node.linked_ns if node is not None else 0
+            is_anew = linked_ns > lease.detached_ns
+            since_ns, within_ns = (
+                (linked_ns, LINKED_AGAIN_NS) if is_anew else (lease.detached_ns, ATTACHED_AGAIN_NS)
+            )
+            is_over = now_ns - since_ns > within_ns
         else:  # its node may come back, or the manager was started just now
             is_over = now_ns - lease.kept_ns > self._lease_ns
         return "its caller has gone away" if is_over else ""

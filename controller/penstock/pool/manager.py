@@ -8,6 +8,7 @@ so that what it knows never runs ahead of what is kept.
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.scheduling.blocks.card import Card
     from penstock.scheduling.blocks.numbering import NodeRange
 
+REPORTED_EVERY_S = 10.0
 MOST_ENDED = 10_000  # whose end is remembered, for callers that wait for it
 
 
@@ -53,6 +55,7 @@ class Manager:
         self.history = History()
         self.leases = Leases(settings.lease_ns)
         self.draining: set[str] = set()
+        self.away: set[str] = set()  # nodes of the pool that were silent for long; not kept
         self.ended: dict[str, PenstockError] = {}  # why each application ended, newest last
         self.lock = threading.RLock()
         self.registry: Registry
@@ -61,6 +64,7 @@ class Manager:
         self._tell = changed
         self._report = report
         self._sent = 0
+        self._reported_s = -REPORTED_EVERY_S
         self._is_stale = True  # the database may have something else than this process
         self._load()
         for name in self.ranges:
@@ -93,6 +97,7 @@ class Manager:
                 refused = isinstance(error, PenstockError) and not self._has_changed()
                 if not refused or isinstance(error, NotLeadingError):
                     self._is_stale = True
+                    self._report_once("failed", reason=str(error))
                 raise
             self._publish()
 
@@ -119,9 +124,12 @@ class Manager:
             self._drain.pop(name, None)
             del self.ranges[name]
             self.draining.discard(name)
+            self.away.discard(name)
 
-    def drain(self, name: str, *, drains: bool) -> None:
+    def drain(self, name: str, *, drains: bool, ends_because: str = "") -> None:
         """Lets a node take nothing new, or take it again.
+
+        `ends_because`: applications that are there are ended for that reason; empty: they stay.
 
         Raises:
             PenstockError: no such node is in the pool.
@@ -132,12 +140,22 @@ class Manager:
                     f"node {name} is not in the pool", "no node of that name has joined",
                     "see penstock pool status", reason="no-such-tenant",
                 )  # fmt: skip
-            if drains == (name in self.draining):
-                return
-            self._drain[name] = drains
-            now_ns = self.clock.now_ns()
-            registry.absorb(registry.pool.drain(name, now_ns, drains=drains))
-            registry.say("draining" if drains else "not-draining", node=name)
+            if drains != (name in self.draining):
+                self._drain[name] = drains
+                change = registry.pool.close if drains else registry.pool.open
+                registry.absorb(change(name, "drains", self.clock.now_ns()))
+                registry.say("draining" if drains else "not-draining", node=name)
+            for each in sorted(registry.on_node.get(name, ())) if ends_because else ():
+                registry.end(registry.holdings[each], "released", ends_because)
+
+    def note_away(self, name: str, *, is_away: bool) -> None:
+        """Lets a node that cannot be reached take nothing new, or take it again."""
+        with self.changing() as registry:
+            self.away.discard(name)
+            if is_away:
+                self.away.add(name)
+            change = registry.pool.close if is_away else registry.pool.open
+            registry.absorb(change(name, "is away", self.clock.now_ns()))
 
     def send_to(self, name: str) -> None:
         """Sends a node all that the pool wants there."""
@@ -166,6 +184,13 @@ class Manager:
 
     # How it is done
 
+    def _report_once(self, event: str, reason: str) -> None:
+        """Reports what may come with every call, such as a full disk, every 10 s at most."""
+        now_s = time.monotonic()
+        if now_s - self._reported_s > REPORTED_EVERY_S:
+            self._reported_s = now_s
+            self._report(event, reason=reason)
+
     def _load(self) -> None:
         """Reads everything from the database."""
         pool = self.store.load(self.settings.rules)
@@ -178,6 +203,8 @@ class Manager:
         self.draining = draining
         there = [node.numbers for node in pool.space.nodes if node is not None]
         self.ranges = {numbers.name: numbers for numbers in there}
+        for name in self.away & self.ranges.keys():
+            pool.space.close(pool.space.named[name], "is away")
         self.registry = Registry(pool, holdings, self.clock)
         self.progress = Progress(self.registry, self.nodes)
         self._joined: list[tuple[str, Sequence[Card]]] = []

@@ -56,7 +56,13 @@ class Membership:
         False: it may mean something else than before, and has to be taken.
         """
         node = self._manager.nodes.known(name)
-        if node is None or node.link is not link or node.finding or node.is_away:
+        if (
+            node is None
+            or node.link is not link
+            or node.finding
+            or node.is_away
+            or name in self._manager.away
+        ):
             return False
         node.heard_ns, node.heard_wall_ns = time.monotonic_ns(), time.time_ns()
         return True
@@ -177,14 +183,22 @@ class Membership:
         return None if numbers is None else numbers.cards
 
     def _notice(self, node: NodeLink) -> None:
-        """Tells of a node that has gone silent, or is back."""
-        is_away = not node.is_there(time.monotonic_ns())
+        """Tells of a node that has gone silent, or is back.
+
+        A connection may end for a moment: only a node that is silent for longer takes nothing new.
+        """
+        now_ns, manager = time.monotonic_ns(), self._manager
+        is_there, in_pool = node.is_there(now_ns), self._cards_of(node.name) is not None
+        is_silent = now_ns - node.heard_ns >= AWAY_AFTER_NS
+        if in_pool and is_silent != (node.name in manager.away):
+            manager.note_away(node.name, is_away=is_silent)
+        is_away = not is_there
         if is_away == node.is_away:
             return
         node.is_away = is_away
-        if self._cards_of(node.name) is None:
+        if not in_pool:
             return
-        with self._manager.changing() as registry:
+        with manager.changing() as registry:
             why = f"nothing came from it for {AWAY_AFTER_NS // 10**9} s, or its connection ended"
             registry.say(
                 "away" if is_away else "back", node=node.name, reason=why if is_away else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,16 +11,28 @@ if TYPE_CHECKING:
     from penstock.scheduling.blocks.compaction import Move
 
 
-def plan(manager: Manager, *, every: bool) -> tuple[list[Move], list[tuple[Move, str]]]:
-    """The moves that gain more than they cost, and those of them that cannot be made, with why.
+@dataclass(frozen=True)
+class Planned:
+    """A plan: what is to be moved, what cannot be, with why, and whether more is left."""
+
+    moves: list[Move]
+    hindered: list[tuple[Move, str]]
+    is_partial: bool
+
+
+def plan(manager: Manager, *, every: bool) -> Planned:
+    """The moves that gain more than they cost.
 
     `every`: packs all towards the lowest numbers.
     """
     with manager.reading() as registry:
-        told = [
-            (move, _hindrance(registry, move)) for move in registry.pool.compact(every=every).moves
-        ]
-        return [move for move, why in told if not why], [(move, why) for move, why in told if why]
+        found = registry.pool.compact(every=every)
+        told = [(move, _hindrance(registry, move)) for move in found.moves]
+        return Planned(
+            [move for move, why in told if not why],
+            [(move, why) for move, why in told if why],
+            found.is_partial,
+        )
 
 
 def begin(manager: Manager, move: Move) -> str:

@@ -87,7 +87,8 @@ class Progress:
         registry, now_ns = self._registry, self._registry.clock.now_ns()
         if one.state == "suspending" and reached == "suspended":
             one.suspended_since_ns, one.suspensions = now_ns, one.suspensions + 1
-            registry.become(one, "suspended", one.reason)
+            starter = registry.pool.applications[one.name].starter
+            registry.become(one, "suspended", f"it made room for {starter}" if starter else "")
             registry.say("suspended", one.name, reason=one.reason)
             registry.absorb(registry.pool.suspended(one.name, now_ns))
         elif one.state == "suspending":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -11,6 +12,9 @@ from penstock.web.address import is_ip
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler, Middleware
 
+_HOST = re.compile(
+    r"(\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(:[0-9]{1,5})?", re.ASCII
+)
 # Text of users (names of applications) reaches the page. Even if a script of theirs got into it,
 # the browser would neither run it nor connect to anything.
 HEADERS = {
@@ -51,7 +55,7 @@ def _refusal(request: web.Request, names: frozenset[str]) -> web.Response | None
     if request.method not in {"GET", "HEAD"}:
         text = "This page only shows; it takes no orders. Use penstock pool.\n"
         return web.Response(status=405, text=text, headers={"Allow": "GET, HEAD"})
-    host = _host(request.headers.get("Host", ""))
+    host = host_of(request.headers.get("Host", ""))
     if not (is_ip(host) or host in names):
         text = "This name is not known here: use the address that the server has printed.\n"
         return web.Response(status=421, text=text)
@@ -63,8 +67,7 @@ def _refusal(request: web.Request, names: frozenset[str]) -> web.Response | None
     return None
 
 
-def _host(header: str) -> str:
-    """The host in a Host header, without its port."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
-    return header.partition(":")[0].lower()
+def host_of(header: str) -> str:
+    """The host in a Host header, without its port; empty if it is malformed."""
+    found = _HOST.fullmatch(header)
+    return (found["v6"] or found["name"]).lower() if found else ""

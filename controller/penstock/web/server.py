@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from importlib import resources
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from penstock.model import PenstockError
 from penstock.web.guard import HEADERS, add_headers, guard
@@ -49,6 +51,8 @@ class WebServer:
         self._address = address
         self._loop = asyncio.new_event_loop()
         self._states = States(source, report, idle_s)
+        self._logger = logging.Logger("penstock.web", logging.ERROR)
+        self._logger.addHandler(_Faults(report))
         self._thread = threading.Thread(target=self._loop.run_forever, name="web", daemon=True)
         self._streams = 0
         self._requested: WeakSet[asyncio.BaseTransport] = WeakSet()
@@ -93,7 +97,7 @@ class WebServer:
         # A viewer that has gone is noticed at once: `handler_cancellation`.
         runner = web.AppRunner(
             app, access_log=None, handle_signals=False, shutdown_timeout=1,
-            handler_cancellation=True,
+            handler_cancellation=True, logger=self._logger,
         )  # fmt: skip
         await runner.setup()
         self._runner = runner
@@ -184,6 +188,19 @@ class WebServer:
     def _note(self, request: web.Request) -> None:
         if request.transport is not None:
             self._requested.add(request.transport)
+
+
+class _Faults(logging.Handler):
+    """Reports aiohttp's errors, but not that somebody has sent what is no HTTP."""
+
+    def __init__(self, report: Callable[..., None]) -> None:
+        super().__init__()
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, HttpProcessingError):
+            self._report("failed", reason=f"web page: {record.getMessage()}: {error!r}")
 
 
 class _Closed(asyncio.Protocol):

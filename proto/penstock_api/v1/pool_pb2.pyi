@@ -138,14 +138,16 @@ class CompactRequest(_message.Message):
     def __init__(self, full: _Optional[bool] = ..., dry_run: _Optional[bool] = ...) -> None: ...
 
 class CompactUpdate(_message.Message):
-    __slots__ = ("plan", "done", "left_out")
+    __slots__ = ("plan", "done", "left_out", "is_partial")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    IS_PARTIAL_FIELD_NUMBER: _ClassVar[int]
     plan: _containers.RepeatedCompositeFieldContainer[PoolMove]
     done: PoolMove
     left_out: _containers.RepeatedCompositeFieldContainer[PoolMove]
-    def __init__(self, plan: _Optional[_Iterable[_Union[PoolMove, _Mapping]]] = ..., done: _Optional[_Union[PoolMove, _Mapping]] = ..., left_out: _Optional[_Iterable[_Union[PoolMove, _Mapping]]] = ...) -> None: ...
+    is_partial: bool
+    def __init__(self, plan: _Optional[_Iterable[_Union[PoolMove, _Mapping]]] = ..., done: _Optional[_Union[PoolMove, _Mapping]] = ..., left_out: _Optional[_Iterable[_Union[PoolMove, _Mapping]]] = ..., is_partial: _Optional[bool] = ...) -> None: ...
 
 class PoolMove(_message.Message):
     __slots__ = ("application", "source", "target", "moved_bytes", "cost", "took", "failure")

@@ -54,6 +54,7 @@ def compact(
         updates = list(client.compact(full=full, dry_run=True))
         plan = [move for update in updates for move in update.plan]
         left_out = [move for update in updates for move in update.left_out]
+        is_partial = any(update.is_partial for update in updates)
         if output is Output.table:
             _print_plan(plan, left_out)
         standing = sum(move.cost.ToNanoseconds() > 0 for move in plan)
@@ -67,6 +68,7 @@ def compact(
 
         data = {
             "full": full,
+            "is_partial": is_partial,
             "plan": [move_data(one) for one in plan],
             "left_out": [move_data(one) for one in left_out],
             "moved_bytes": sum(one.moved_bytes for one in plan),
@@ -74,6 +76,8 @@ def compact(
             "moves": [move_data(one) for one in moves],
         }
         print_data(data, output)
+    elif is_partial:
+        print("there is more to move: repeat the command")
     if any(move.failure for move in moves):
         raise typer.Exit(2)
 

@@ -127,9 +127,9 @@ def serve(
     server = PoolServer(database, socket_path, settings, tls, log)
     page = page_of(address, server.web_map(), log) if address is not None else None
     try:
-        server.start(for_all=os.geteuid() == 0)
         if page is not None:
             page.start()
+        server.start(for_all=os.geteuid() == 0)
         url = page.url if page is not None else None
         log("started", socket=str(socket_path), port=server.port, leader=settings.leader, web=url)
         _notify("READY=1")

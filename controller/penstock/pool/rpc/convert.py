@@ -61,15 +61,13 @@ def asked_of(message: pb.AcquireRequest) -> Asked:
     _within("wait", wait_ns, 0, MOST_WAIT_NS)
     if message.span not in SPANS:
         raise _invalid("span", message.span, f"one of {sorted(SPANS)}")
-    more = {"node": message.node} if "node" in Claim.__dataclass_fields__ else {}
     claim = Claim(
-        message.blocks, message.priority, memory, message.kind, SPANS[message.span], **more
+        message.blocks, message.priority, memory, message.kind, SPANS[message.span], message.node
     )  # fmt: skip
     return Asked(
         claim,
         message.name,
         message.request_id,
-        message.node,
         wait_ns,
         message.lifetime != agent_pb2.LIFETIME_PROCESSES,
         MODES.get(message.mode, ""),

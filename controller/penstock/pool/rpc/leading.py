@@ -58,13 +58,14 @@ class Leading:
         self._turn: Turn | None = None
         self._store: Store | None = None
         self._leader = ""
+        self._problem = ""  # why nobody leads here
 
     def turn(self) -> Turn:
         """The turn to lead. Raises `PenstockError` naming the leader if it is another's."""
         if self._turn is None:
             raise PenstockError(
                 "this manager does not lead the pool",
-                f"{self._leader} leads it" if self._leader else "it is starting",
+                f"{self._leader} leads it" if self._leader else self._problem or "it is starting",
                 f"ask {self._leader}" if self._leader else "try again soon", reason="unavailable",
             )  # fmt: skip
         return self._turn
@@ -112,8 +113,9 @@ class Leading:
                     if time.monotonic() - checked_s > CHECKED_EVERY_S:
                         checked_s = time.monotonic()
                         if not await self.read(self._leadership.holds):
-                            self._stops("its lock in the database is gone")
+                            self._stops("its lock or its database is gone")
             except PenstockError as error:
+                self._problem = f"{error.what}: {error.why}"
                 if time.monotonic() - failed_s > 10:
                     failed_s = time.monotonic()
                     self._report("failed", reason=str(error))
@@ -152,6 +154,7 @@ class Leading:
         )  # fmt: skip
         with manager.changing() as registry:
             registry.say("leading", reason=f"{self._settings.leader} leads, term {term}")
+        self._problem = ""
         self._turn = Turn(manager, Membership(manager), Claims(manager))
 
     def _stops(self, why: str) -> None:

@@ -106,9 +106,11 @@ class PoolServer:
             PenstockError: the database, a socket or the TLS files are unusable.
         """
         _check_socket(self._path, self._inside / "admin.sock")
-        self.leading.begin()
         self._thread.start()
+        # It leads once nothing that an operator may have mistaken can fail any more.
         asyncio.run_coroutine_threadsafe(self._start(for_all=for_all), self._loop).result()
+        self.leading.begin()
+        asyncio.run_coroutine_threadsafe(self._lead(), self._loop).result()
 
     def web_map(self) -> WebMap:
         """The map for the web page, which answers while the server runs."""
@@ -149,9 +151,11 @@ class PoolServer:
             self.port = self._tls.listen(server)
         await server.start()
         self._server = server
+        await self._sockets.open(EVERYBODY if for_all else OWNER)
+
+    async def _lead(self) -> None:
         for name in ("", SERVICE):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        await self._sockets.open(EVERYBODY if for_all else OWNER)
         self._running = asyncio.ensure_future(self.leading.run())
 
     async def _stop(self) -> None:

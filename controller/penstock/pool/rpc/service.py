@@ -133,14 +133,13 @@ class PoolService(pool_pb2_grpc.PoolServicer):
             if not request.dry_run and not caller.is_admin:
                 raise _not_admin(caller, "to move applications")
             manager = turn.manager
-            planned, hindered = await self._leading.do(
-                lambda: moves.plan(manager, every=request.full)
-            )
+            plan = await self._leading.do(lambda: moves.plan(manager, every=request.full))
             yield pb.CompactUpdate(
-                plan=[_move(move) for move in planned],
-                left_out=[_move(move, why) for move, why in hindered],
+                plan=[_move(move) for move in plan.moves],
+                left_out=[_move(move, why) for move, why in plan.hindered],
+                is_partial=plan.is_partial,
             )
-            for move in () if request.dry_run else planned:
+            for move in () if request.dry_run else plan.moves:
                 began_s = time.monotonic()
                 why: str | None = await self._leading.do(
                     lambda move=move: moves.begin(manager, move)  # type: ignore[misc]
@@ -268,11 +267,10 @@ def _why(turn: Turn, name: str, caller: Caller) -> pb.WhyResponse:
         shown = view.application(turn.manager, one)
         core = registry.pool.applications.get(name)
         reason = shown.reason or f"it is {shown.phase}"
-        if core is not None and core.phase == "suspended" and not registry.pool.held_back(core):
-            reason = registry.pool.shortage(core.claim, turn.manager.clock.now_ns())
         helps: tuple[str, ...] = ()
         if core is not None and core.phase == "waiting":
-            found = advice(registry.pool, core.claim, turn.manager.clock.now_ns())
+            now_ns = turn.manager.clock.now_ns()
+            found = advice(registry.pool, core.claim, now_ns, waits=True)
             reason, helps = found.reason, found.helps
         return pb.WhyResponse(application=shown, reason=reason, helps=helps, place=shown.place)
 
@@ -284,12 +282,8 @@ def _why_claim(manager: Manager, claim: Claim) -> pb.WhyResponse:
 
 
 def _drained(manager: Manager, request: pb.DrainRequest, caller: Caller) -> pb.DrainResponse:
-    manager.drain(request.node, drains=not request.stop)
-    if request.now:
-        with manager.changing() as registry:
-            for name in sorted(registry.on_node.get(request.node, ())):
-                why = f"{caller.owner} drained node {request.node}"
-                registry.end(registry.holdings[name], "released", why)
+    why = f"{caller.owner} drained node {request.node}" if request.now else ""
+    manager.drain(request.node, drains=not request.stop, ends_because=why)
     with manager.reading():
         return pb.DrainResponse(node=view.node_message(manager, request.node))
 

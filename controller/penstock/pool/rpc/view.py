@@ -180,7 +180,10 @@ def _reason(manager: Manager, one: Holding) -> str:
     if known is not None and known.phase in {"running", "suspended"}:
         drains = manager.registry.pool.held_back(known)
         if drains and known.phase == "running":
-            return f"it is on {drains}: it runs there until it ends"
+            return f"it is on {drains} and runs there until it ends"
         if drains:
-            return f"it can be resumed only on {drains}, once the draining is stopped"
+            return f"it can be resumed only on {drains} once that takes new work again"
+        if known.phase == "suspended":
+            shortage = manager.registry.pool.shortage(known.claim, manager.clock.now_ns())
+            return f"{one.reason}; {shortage}" if one.reason else shortage
     return one.reason

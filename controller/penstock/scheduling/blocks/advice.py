@@ -6,13 +6,15 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from penstock.model import human_memory
 from penstock.scheduling.blocks.placement import place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.scheduling.blocks.claim import Claim
     from penstock.scheduling.blocks.pool import Pool
+    from penstock.scheduling.blocks.space import Space
 
 MOST_PRIORITIES = 4  # that are tried, from the claim's own on
 MOST_NAMED = 4  # applications in one sentence
@@ -26,8 +28,11 @@ class Advice:
     helps: tuple[str, ...] = ()
 
 
-def advice(pool: Pool, claim: Claim, now_ns: int) -> Advice:
-    """What would become of a claim now, with figures, and what would help. Changes nothing."""
+def advice(pool: Pool, claim: Claim, now_ns: int, *, waits: bool = False) -> Advice:
+    """What would become of a claim now, with figures, and what would help. Changes nothing.
+
+    `waits`: it is in the queue already.
+    """
     never = pool.never(claim)
     if never:
         return Advice(f"{never}: no release can make room for it", tuple(_if_never(pool, claim)))
@@ -38,31 +43,34 @@ def advice(pool: Pool, claim: Claim, now_ns: int) -> Advice:
     victims = pool.victims_of(claim, now_ns)
     if victims:
         return Advice(f"there is room for it if {_suspended(pool, victims)}")
-    return Advice(pool.shortage(claim, now_ns), tuple(_helps(pool, claim, now_ns)))
+    return Advice(pool.shortage(claim, now_ns), tuple(_helps(pool, claim, now_ns, waits)))
 
 
 def _if_never(pool: Pool, claim: Claim) -> Iterator[str]:
-    size = pool.space.size_for(claim)
+    empty = pool.emptied()
     if claim.node in pool.space.named or not claim.node:
-        if size:
-            yield f"ask for at most {size} blocks"
-        if pool.space.draining:
+        if most := _most(empty, claim):
+            yield f"ask for at most {_words(_sized(claim, most))}"
+        if memory_bytes := _most_memory(empty, claim):
+            memory = human_memory(memory_bytes, down=True)
+            yield f"ask for at most {memory} of memory for {claim.blocks} blocks"
+        if any("drains" in whys for whys in pool.space.closed.values()):
             yield "stop the draining of nodes: penstock pool drain NODE --stop"
-    if claim.node:
-        yield "claim without naming a node"
-    else:
+    yield from _elsewhere(empty, claim, "is large enough", "are large enough")
+    if not claim.node:
         what = f" with cards of kind {claim.kind}" if claim.kind else ""
         yield f"let another node{what} join the pool"
 
 
-def _helps(pool: Pool, claim: Claim, now_ns: int) -> Iterator[str]:
+def _helps(pool: Pool, claim: Claim, now_ns: int, waits: bool) -> Iterator[str]:
     yield from _more_urgent(pool, claim, now_ns)
     yield from _later(pool, claim, now_ns)
-    yield from _elsewhere(pool, claim)
-    most = _most(pool, claim)
+    yield from _elsewhere(pool.space, claim, "has room for it now", "have room for it now")
+    most = _most(pool.space, claim)
     if most:
-        yield f"a claim of {most} blocks would have room now"
-    yield "if blocks may become free, wait for them: --wait"
+        yield f"a claim of {_words(_sized(claim, most))} would have room now"
+    if not waits:
+        yield "if blocks may become free, wait for them: --wait"
 
 
 def _more_urgent(pool: Pool, claim: Claim, now_ns: int) -> Iterator[str]:
@@ -102,27 +110,49 @@ def _later(pool: Pool, claim: Claim, now_ns: int) -> Iterator[str]:
         return
 
 
-def _elsewhere(pool: Pool, claim: Claim) -> Iterator[str]:
-    """Other places, where the claim would have room now."""
-    if claim.node and place(pool.space, replace(claim, node="")):
-        yield "another node has room for it now: claim without naming a node"
-    if claim.kind and place(pool.space, replace(claim, kind="")):
-        yield f"cards of other kinds have room for it now: claim without --kind {claim.kind}"
-    if claim.span == "card" and place(pool.space, replace(claim, span="node")):
-        yield "several cards of one node have room for it now: --span node"
+def _elsewhere(space: Space, claim: Claim, has: str, have: str) -> Iterator[str]:
+    """Other places, where the claim would have room in `space`."""
+    if claim.node and place(space, replace(claim, node="")):
+        yield f"another node {has}: claim without naming a node"
+    if claim.kind and place(space, replace(claim, kind="")):
+        yield f"cards of other kinds {have}: claim without --kind {claim.kind}"
+    if claim.span == "card" and place(space, replace(claim, span="node")):
+        yield f"several cards of one node {have}: --span node"
 
 
-def _most(pool: Pool, claim: Claim) -> int:
-    """The largest claim of the same sort that has room now."""
-    low, high = 0, min(claim.blocks - 1, pool.space.free_for(claim))
+def _most(space: Space, claim: Claim) -> int:
+    """The blocks of the largest claim of the same sort that has room in `space`."""
+    most = min(claim.blocks, space.free_for(claim))
+    return _largest(most, lambda blocks: place(space, _sized(claim, blocks)) is not None)
+
+
+def _most_memory(space: Space, claim: Claim) -> int:
+    """The most memory with which a claim of that size has room in `space`."""
+    return _largest(
+        claim.memory_bytes or 0,
+        lambda size: place(space, replace(claim, memory_bytes=size)) is not None,
+    )
+
+
+def _largest(most: int, has_room: Callable[[int], bool]) -> int:
+    """The largest number up to `most` for which there is room; 0: there is none."""
+    low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        memory = claim.memory_bytes and claim.memory_bytes * middle // claim.blocks
-        if place(pool.space, replace(claim, blocks=middle, memory_bytes=memory)):
-            low = middle
-        else:
-            high = middle - 1
+        low, high = (middle, high) if has_room(middle) else (low, middle - 1)
     return low
+
+
+def _sized(claim: Claim, blocks: int) -> Claim:
+    """A claim of the same sort with `blocks`, and memory in proportion."""
+    memory = claim.memory_bytes and claim.memory_bytes * blocks // claim.blocks
+    return replace(claim, blocks=blocks, memory_bytes=memory)
+
+
+def _words(claim: Claim) -> str:
+    memory = claim.memory_bytes
+    of_memory = f" with {human_memory(memory, down=True)} of memory" if memory else ""
+    return f"{claim.blocks} block{'s' if claim.blocks > 1 else ''}{of_memory}"
 
 
 def _suspended(pool: Pool, names: Sequence[str]) -> str:

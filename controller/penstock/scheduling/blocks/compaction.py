@@ -218,7 +218,7 @@ def _roomiest(space: Space, claim: Claim) -> list[int]:
         (-node.free, at)
         for at, node in enumerate(space.nodes)
         if node is not None
-        and at not in space.draining
+        and at not in space.closed
         and node.size(claim.kind) >= claim.blocks
         and node.free
         and claim.node in {"", node.numbers.name}

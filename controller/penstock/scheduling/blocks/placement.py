@@ -43,7 +43,7 @@ def place_at_home(space: Space, claim: Claim, home: Home) -> tuple[Run, ...] | N
     used: set[int] = set()
     for at, card_at, model, blocks in sorted(home, key=lambda part: -part[3]):
         node = space.nodes[at]
-        if node is None or at in space.draining:
+        if node is None or at in space.closed:
             return None
         numbers = node.numbers
         equal = [

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.scheduling.blocks.card import Card
     from penstock.scheduling.blocks.claim import Claim
     from penstock.scheduling.blocks.numbering import NodeRange
-    from penstock.scheduling.blocks.space import Space
+    from penstock.scheduling.blocks.space import Closed, Space
 
 MOST_SCANNED = 64  # of those that wait: smaller claims may be served before the first, within this
 MOST_RETRIED = 4  # of those that wait: for which suspension is tried again at once
@@ -40,7 +40,6 @@ class Pool(State):
         super().__init__()
         self.queue = Queue(self.rules.ageing_ns)
         self._possible: dict[str, bool] = {}  # of those that wait, until a node joins or leaves
-        self._empty: Space | None = None  # the nodes with nothing on them, as long
 
     @classmethod
     def restored(
@@ -61,7 +60,7 @@ class Pool(State):
             if not is_there:
                 pool.space.leave(at)
         for name in draining:
-            pool.space.drain(pool.space.named[name], drains=True)
+            pool.space.close(pool.space.named[name], "drains")
         for one in sorted(applications, key=lambda each: each.since_ns):
             pool._restore(one)
         return pool
@@ -110,13 +109,21 @@ class Pool(State):
             actions.append(Action("end", each))
         return actions + self.settle(now_ns)
 
-    def drain(self, name: str, now_ns: int, *, drains: bool = True) -> list[Action]:
-        """Lets a node take nothing new, or take it again, for which what waits may be served.
+    def close(self, name: str, why: Closed, now_ns: int) -> list[Action]:
+        """Lets a node take nothing new. What has blocks there keeps them and may shrink.
 
-        What has blocks there keeps them and may shrink. It is no victim: its blocks help nobody.
+        It is no victim: its blocks help nobody.
         """
+        self.space.close(self.space.named[name], why)
+        return self._reopened(name, now_ns)
+
+    def open(self, name: str, why: Closed, now_ns: int) -> list[Action]:
+        """Takes back that a node is closed for that reason; what waits may be served."""
+        self.space.open(self.space.named[name], why)
+        return self._reopened(name, now_ns)
+
+    def _reopened(self, name: str, now_ns: int) -> list[Action]:
         at = self.space.named[name]
-        self.space.drain(at, drains=drains)
         self._nodes_changed()
         for one in self._applications_on(at):
             if one.phase == "running":
@@ -130,17 +137,16 @@ class Pool(State):
         """Decides on a claim. Raises ValueError if the application is there already."""
         if name in self.applications:
             raise ValueError(f"application {name} is in the pool already")
-        never = self.never(claim)
-        if never:
-            return Decision("refused", reason=never, is_never=True)
         one = Application(name, claim, now_ns)
-        self.changed.add(name)
         decision = self._decide(one, now_ns)
+        if decision is None and (never := self.never(claim)):
+            return Decision("refused", reason=never, is_never=True)
         if decision is None and wait:
             self.queue.add(one)
             decision = Decision("waiting")
         if decision is None:
             return Decision("refused", reason=self.shortage(claim, now_ns))
+        self.changed.add(name)
         self.applications[name] = one
         return decision
 
@@ -230,8 +236,8 @@ class Pool(State):
         """
         one = self._in_phase(name, "running")
         claim = replace(one.claim, blocks=blocks)
-        if blocks > one.blocks and self.space.is_draining(one.runs):
-            raise ValueError(f"it has blocks on {self._drains(one.runs)}, and cannot grow there")
+        if blocks > one.blocks and self.space.is_closed(one.runs):
+            raise ValueError(f"it has blocks on {self._closed(one.runs)} and cannot grow there")
         self._forget(one)
         self.space.give_back(one.runs, one.claim)
         runs = (
@@ -273,7 +279,7 @@ class Pool(State):
         one = self.applications.get(move.name)
         if one is None or one.phase != "running" or one.runs != move.source:
             return False
-        if self.space.is_draining(move.target):
+        if self.space.is_closed(move.target):
             return False
         self.changed.add(move.name)
         self.space.give_back(move.source, one.claim)
@@ -336,9 +342,7 @@ class Pool(State):
     def _is_possible(self, one: Application) -> bool:
         """Whether it would have room if it were alone: since it came, nodes may have left."""
         if one.name not in self._possible:
-            if self._empty is None:
-                self._empty = self.space.emptied()
-            self._possible[one.name] = self._place_again(one, self._empty) is not None
+            self._possible[one.name] = self._place_again(one, self.emptied()) is not None
         return self._possible[one.name]
 
     def _nodes_changed(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from penstock.scheduling.blocks.node_space import NodeSpace
 from penstock.scheduling.blocks.numbering import NodeRange
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from penstock.scheduling.blocks.numbering import Part
 
 ANY = ""
+Closed = Literal["drains", "is away"]
+"""Why a node takes nothing new: somebody ordered it, or nothing is heard of it."""
 
 
 class Space:
     """Nodes in the order of their numbers. A node that has left keeps its range, without blocks.
 
-    Blocks of a draining node are not found, nor counted as free. What has blocks there may keep
-    them or give them back.
+    Blocks of a closed node are not found, nor counted as free. What has blocks there may keep them
+    or give them back.
     """
 
     def __init__(self) -> None:
@@ -34,9 +36,9 @@ class Space:
         self._freest: dict[str, Tallest] = {ANY: Tallest()}  # by kind: free blocks of a node
         self.free: dict[str, int] = {ANY: 0}  # by kind
         self.size: dict[str, int] = {ANY: 0}  # by kind: all blocks
-        self.draining: set[int] = set()  # indexes of nodes that take nothing new
+        self.closed: dict[int, set[Closed]] = {}  # by index: nodes that take nothing new
         self.watchers: list[set[int]] = []  # get the index of each node that changes
-        self._withheld: dict[str, int] = {}  # by kind: all blocks of those nodes
+        self._draining: dict[str, int] = {}  # by kind: all blocks of nodes that drain
         self.named: dict[str, int] = {}  # index of each node that is there
         self._next = 1
 
@@ -59,9 +61,9 @@ class Space:
         node = self.nodes[at]
         if node is None:
             return
-        self.drain(at, drains=True)  # its free blocks are not counted any more
-        self.draining.discard(at)
-        self._count(self._withheld, node.numbers, -1)
+        self.close(at, "drains")  # its free blocks are not counted any more
+        del self.closed[at]
+        self._count(self._draining, node.numbers, -1)
         self._count(self.size, node.numbers, -1)
         self.nodes[at] = None
         self.changed(at)
@@ -70,21 +72,36 @@ class Space:
             for tree in trees.values():
                 tree.set(at, 0)
 
-    def drain(self, at: int, *, drains: bool) -> None:
-        """Lets a node take nothing new, or take it again."""
+    def close(self, at: int, why: Closed) -> None:
+        """Lets a node take nothing new; asked twice, it changes nothing."""
         node = self.nodes[at]
-        if node is None or drains == (at in self.draining):
+        if node is None or why in self.closed.get(at, ()):
             return
-        sign = -1 if drains else 1
-        for kind in node.numbers.zones:
-            self.free[kind] += sign * sum(run.blocks for run in node.runs(kind))
-        self.free[ANY] += sign * node.free
-        (self.draining.add if drains else self.draining.discard)(at)
-        self._count(self._withheld, node.numbers, -sign)
+        if at not in self.closed:
+            self._count_free(node, -1)
+        self.closed.setdefault(at, set()).add(why)
+        if why == "drains":
+            self._count(self._draining, node.numbers, 1)
+        self._index(at)
+
+    def open(self, at: int, why: Closed) -> None:
+        """Takes back that a node is closed for that reason; it may be for the other one."""
+        node = self.nodes[at]
+        if node is None or why not in self.closed.get(at, ()):
+            return
+        self.closed[at].discard(why)
+        if why == "drains":
+            self._count(self._draining, node.numbers, -1)
+        if not self.closed[at]:
+            del self.closed[at]
+            self._count_free(node, 1)
         self._index(at)
 
     def emptied(self) -> Space:
-        """A space of the same nodes in which everything is free, to try a placement of all."""
+        """A space of the same nodes in which everything is free, to try a placement of all.
+
+        Nodes that drain are closed in it too; those that are away may come back.
+        """
         other = Space()
         for node, first in zip(self.nodes, self._firsts, strict=True):
             other.nodes.append(NodeSpace(node.numbers) if node else None)
@@ -94,14 +111,15 @@ class Space:
                 other._index(len(other.nodes) - 1)
         other.free = dict(other.size)
         other.named = dict(self.named)
-        for at in self.draining:
-            other.drain(at, drains=True)
+        for at, whys in self.closed.items():
+            if "drains" in whys:
+                other.close(at, "drains")
         return other
 
     @property
     def held(self) -> int:
-        """The blocks that somebody has: free blocks of draining nodes are neither free nor held."""
-        withheld = sum(node.free for at in self.draining if (node := self.nodes[at]) is not None)
+        """The blocks that somebody has: free blocks of closed nodes are neither free nor held."""
+        withheld = sum(node.free for at in self.closed if (node := self.nodes[at]) is not None)
         return self.size[ANY] - self.free[ANY] - withheld
 
     def node_at(self, number: int) -> int:
@@ -134,9 +152,9 @@ class Space:
                     return False
         return True
 
-    def is_draining(self, runs: Iterable[Run]) -> bool:
-        """Whether a node of `runs` drains."""
-        return bool(self.draining) and any(self.node_at(run.first) in self.draining for run in runs)
+    def is_closed(self, runs: Iterable[Run]) -> bool:
+        """Whether a node of `runs` takes nothing new."""
+        return bool(self.closed) and any(self.node_at(run.first) in self.closed for run in runs)
 
     def take(self, runs: Iterable[Run], claim: Claim) -> None:
         """Allocates `runs`, none of which crosses a node's end.
@@ -186,15 +204,16 @@ class Space:
                 node.memory_bytes[card_at] -= sign * amount
 
     def node_for(self, claim: Claim) -> NodeSpace | None:
-        """The node that `claim` names; None: it is not there, or drains."""
+        """The node that `claim` names; None: it is not there, or closed."""
         at = self.named.get(claim.node)
-        return None if at is None or at in self.draining else self.nodes[at]
+        return None if at is None or at in self.closed else self.nodes[at]
 
     def size_for(self, claim: Claim) -> int:
-        """All blocks of the claim's kind where it may lie: in its node, or in the pool."""
+        """All blocks of the claim's kind where it may ever lie: in its node, or in the pool."""
         if not claim.node:
-            return self.size.get(claim.kind, 0) - self._withheld.get(claim.kind, 0)
-        node = self.node_for(claim)
+            return self.size.get(claim.kind, 0) - self._draining.get(claim.kind, 0)
+        at = self.named.get(claim.node)
+        node = None if at is None or "drains" in self.closed.get(at, ()) else self.nodes[at]
         return node.size(claim.kind) if node else 0
 
     def free_for(self, claim: Claim) -> int:
@@ -323,7 +342,7 @@ class Space:
         return runs, got
 
     def _changed(self, at: int, node: NodeSpace, run: Run, sign: int) -> None:
-        if at in self.draining:
+        if at in self.closed:
             return
         self.free[ANY] += sign * run.blocks
         zones = node.numbers.zones
@@ -346,7 +365,7 @@ class Space:
         node = self.nodes[at]
         if node is None:
             return
-        longest, free = (0, 0) if at in self.draining else (node.longest(), node.free)
+        longest, free = (0, 0) if at in self.closed else (node.longest(), node.free)
         self._longest[ANY].set(at, longest)
         self._freest[ANY].set(at, free)
         zones = node.numbers.zones
@@ -356,9 +375,14 @@ class Space:
             self._tree(self._freest, kind).set(at, free)
             return
         for kind in zones:
-            runs = [run.blocks for run in node.runs(kind)] if at not in self.draining else []
+            runs = [run.blocks for run in node.runs(kind)] if at not in self.closed else []
             self._tree(self._longest, kind).set(at, max(runs, default=0))
             self._tree(self._freest, kind).set(at, sum(runs))
+
+    def _count_free(self, node: NodeSpace, sign: int) -> None:
+        for kind in node.numbers.zones:
+            self.free[kind] += sign * sum(run.blocks for run in node.runs(kind))
+        self.free[ANY] += sign * node.free
 
     @staticmethod
     def _count(sizes: dict[str, int], numbers: NodeRange, sign: int) -> None:

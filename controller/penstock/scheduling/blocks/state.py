@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from penstock.model import human_memory
 from penstock.scheduling.blocks.candidates import Candidates
 from penstock.scheduling.blocks.claim import Claim
 from penstock.scheduling.blocks.placement import place
@@ -35,6 +36,9 @@ class State:
         self.applications: dict[str, Application] = {}
         self._candidates = Candidates(self.space)
         self._reach = Reach(self.space, self._candidates)
+        self._empty: Space | None = (
+            None  # the nodes with nothing on them, until one joins or leaves
+        )
         self._on_node: dict[int, dict[str, None]] = {}  # by node: applications with blocks there
         self.changed: set[str] = set()
         """Applications that have changed, or ended: for whoever keeps them to write and clear."""
@@ -43,14 +47,21 @@ class State:
 
     def shortage(self, claim: Claim, now_ns: int) -> str:
         """Why a claim cannot be granted now, with figures."""
+        if claim.node and (closed := self._closed_for(claim.node)):
+            return f"{closed} takes nothing new"
         free = self.space.free_for(claim)
         held = self._held_below(claim, now_ns)
         what = f"{claim.kind} blocks" if claim.kind else "blocks"
         if claim.node:
             what += f" on node {claim.node}"
+        if claim.memory_bytes:
+            what += f" with {human_memory(claim.memory_bytes)} of memory"
         text = f"it asks for {claim.blocks} {what}; {free} are free"
         if claim.span != "pool":
             text += f", {self.space.longest_for(claim)} of them in one run"
+        away = sum("is away" in whys for whys in self.space.closed.values())
+        if away and not claim.node:
+            text += f", without {away} node{'s' if away > 1 else ''} that cannot be reached"
         return f"{text}, and less urgent applications that can be suspended hold {held}"
 
     def victims_of(self, claim: Claim, now_ns: int) -> list[str]:
@@ -78,11 +89,11 @@ class State:
         return self.space.free_on(at, claim.kind) + held
 
     def held_back(self, one: Application) -> str:
-        """Which draining node an application is on, or waits for; empty: none."""
+        """Which closed node an application is on, or waits for; empty: none."""
         if one.phase == "suspended" and one.claim.span != "pool":
             bound = [node for part in one.home if (node := self.space.nodes[part[0]]) is not None]
-            return self._drains([Run(node.numbers.first, node.numbers.first) for node in bound])
-        return self._drains(one.runs)
+            return self._closed([Run(node.numbers.first, node.numbers.first) for node in bound])
+        return self._closed(one.runs)
 
     def node_of(self, number: int) -> NodeRange | None:
         """The node with a block; None: it has left."""
@@ -93,15 +104,30 @@ class State:
         """Why a claim can never be granted by the nodes that are there; empty: it may be."""
         if claim.node and claim.node not in self.space.named:
             return f"node {claim.node} is not in the pool"
-        if claim.node and self.space.named[claim.node] in self.space.draining:
+        if claim.node and "drains" in self.space.closed.get(self.space.named[claim.node], ()):
             return f"node {claim.node} drains: it takes nothing new"
         size = self.space.size_for(claim)
-        if claim.blocks <= size:
+        drains = any("drains" in whys for whys in self.space.closed.values())
+        without = ", without nodes that drain" if drains and not claim.node else ""
+        if claim.blocks > size:
+            where = f"on node {claim.node}" if claim.node else "in all"
+            return f"it asks for {claim.blocks} blocks of {size} {where}{without}"
+        empty = self.emptied()
+        if place(empty, claim) is not None:
             return ""
-        where = f"on node {claim.node}" if claim.node else "in all"
-        if self.space.draining and not claim.node:
-            where += ", without nodes that drain"
-        return f"it asks for {claim.blocks} blocks of {size} {where}"
+        what = f"it asks for {claim.blocks} blocks"
+        if claim.memory_bytes and place(empty, replace(claim, memory_bytes=0)) is not None:
+            what += f" with {human_memory(claim.memory_bytes)} of memory"
+        where = f"on node {claim.node}" if claim.node else f"in the pool{without}"
+        if claim.span != "pool":
+            where = f"on one {claim.span} {where}"
+        return f"{what}, more than there is {where} when nothing runs"
+
+    def emptied(self) -> Space:
+        """The nodes with nothing on them, without those that drain: to try what can ever be."""
+        if self._empty is None:
+            self._empty = self.space.emptied()
+        return self._empty
 
     # How they are answered
 
@@ -157,22 +183,26 @@ class State:
         self._place_on_nodes(one)
 
     def _offer(self, one: Application) -> None:
-        """Makes a running application a candidate, unless its node drains."""
-        if not self.space.is_draining(one.runs):
+        """Makes a running application a candidate, unless its node is closed."""
+        if not self.space.is_closed(one.runs):
             self._candidates.add(one)
 
     def _forget(self, one: Application) -> None:
         self._candidates.discard(one)
         self._leave_nodes(one)
 
-    def _drains(self, runs: Iterable[Run]) -> str:
-        """The first node of `runs` that drains, in words; empty: none."""
+    def _closed(self, runs: Iterable[Run]) -> str:
+        """The first node of `runs` that is closed, and why; empty: none."""
         for run in runs:
-            at = self.space.node_at(run.first)
-            node = self.space.nodes[at]
-            if node is not None and at in self.space.draining:
-                return f"node {node.numbers.name}, which drains"
+            node = self.space.nodes[self.space.node_at(run.first)]
+            if node is not None and (closed := self._closed_for(node.numbers.name)):
+                return closed
         return ""
+
+    def _closed_for(self, name: str) -> str:
+        """A node and why it is closed; empty: it is open, or not there."""
+        whys = self.space.closed.get(self.space.named.get(name, -1))
+        return f"node {name}, which {' and '.join(sorted(whys))}," if whys else ""
 
     def _place_on_nodes(self, one: Application) -> None:
         for at in self._nodes_of(one):
