@@ -213,6 +213,7 @@ def test_with_a_full_disk_operations_are_refused_and_nothing_is_given_that_is_no
             break
         names.append(name)
     assert "cannot be written" in str(error), error
+    assert "cannot be written" in wait_until(lambda: manager.said("failed"))["reason"]
     assert names
     assert set(manager.phases()) == set(names)
     assert {part.application for part in node.orders[-1].parts} <= set(names)

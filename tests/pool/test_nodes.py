@@ -47,6 +47,25 @@ def test_a_node_that_is_back_within_its_time_goes_on_and_loses_nothing(manager, 
     assert node.parts["a"].revision == 1
 
 
+def test_a_node_that_cannot_be_reached_takes_nothing_new_until_it_is_back(make_manager, make_node):
+    manager = make_manager("--node-timeout=60s")
+    lost = make_node(manager, "n0")
+    make_node(manager, "n1")
+    lost.connects = False
+    lost.break_off()
+    wait_until(lambda: manager.state().free_blocks == 20)
+    (run,) = manager.acquire("a", 5)[-1].application.runs
+    assert run.first == 21
+    refused = manager.claim("b", 5, node="n0").ends()
+    assert refused.reason == "not-enough-left"
+    assert "node n0, which is away" in str(refused)
+    waits = manager.claim("c", 5, node="n0", wait={"seconds": 60})
+    wait_until(lambda: manager.phase("c") == "waiting")
+    lost.connects = True
+    assert waits.ends().application.runs[0].first == 1
+    assert manager.state().free_blocks == 30
+
+
 def test_a_node_that_stays_silent_has_left_and_its_applications_are_lost_everywhere(
     manager, make_node
 ):
@@ -176,6 +195,23 @@ def test_a_holder_on_a_node_that_has_ended_gives_its_blocks_back(manager, make_n
     node.alive = []
     wait_until(lambda: manager.phase("a") == "")
     assert ("released", "a") in manager.watched("a")
+
+
+def test_a_claim_outlasts_the_restart_of_the_agent_through_which_it_waits():
+    node = NodeLink("n0")
+    one = Holding("a", "alice@n0", 1, 1, 5, holder_node="n0", state="waiting")
+    leases = Leases(10**11)
+    leases.attach("a")
+    leases.detach("a", answered=False)
+    leases.of("a").detached_ns = now_ns = time.monotonic_ns() - 4 * 10**9
+    registry, nodes = SimpleNamespace(holdings={"a": one}), SimpleNamespace(known=lambda _: node)
+    node.link, node.heard_ns, node.linked_ns = object(), time.monotonic_ns(), now_ns - 10**10
+    assert [name.name for name, _ in leases.over(registry, nodes)] == ["a"]  # its caller is gone
+    node.linked_ns = time.monotonic_ns() - 2 * 10**9  # the agent was started meanwhile
+    assert list(leases.over(registry, nodes)) == []
+    node.linked_ns = time.monotonic_ns() - 6 * 10**9
+    leases.of("a").detached_ns = node.linked_ns - 1
+    assert [name.name for name, _ in leases.over(registry, nodes)] == ["a"]
 
 
 def test_the_holder_of_an_ended_application_says_nothing_about_the_next_of_its_name():

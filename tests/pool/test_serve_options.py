@@ -10,6 +10,8 @@ import pytest
 from tests.pool.support.fake_node import card
 from tests.pool.support.manager_process import wait_until
 
+from penstock_api.v1 import pool_pb2 as pb
+
 
 def serve(*options):
     return subprocess.run(
@@ -58,3 +60,48 @@ def test_senseless_options_are_refused_without_a_traceback(tmp_path, option, why
     assert done.returncode == 2
     assert why in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_manager_whose_web_address_is_taken_does_not_begin_to_lead(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        places = [f"--database=sqlite:///{tmp_path}/pool.db", f"--socket={tmp_path}/pool.sock"]
+        done = serve(*places, f"--web-address={address}")
+    assert done.returncode == 2
+    assert address in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_manager_whose_certificate_is_none_does_not_begin_to_lead(tmp_path):
+    files = []
+    for name in ("cert", "key", "ca"):
+        (tmp_path / name).write_text("no certificate")
+        files.append(f"--tls-{name}={tmp_path / name}")
+    places = [f"--database=sqlite:///{tmp_path}/pool.db", f"--socket={tmp_path}/pool.sock"]
+    done = serve(*places, "--listen=127.0.0.1:0", *files)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "pool.db").exists()
+
+
+def test_a_manager_whose_database_is_removed_stops_leading_until_it_is_put_back(
+    manager, make_node, tmp_path
+):
+    make_node(manager)
+    manager.acquire("a", 5)
+    database = tmp_path / "manager0" / "pool.db"
+    database.rename(tmp_path / "kept.db")
+    wait_until(lambda: manager.said("stopped leading"))
+    said = wait_until(lambda: manager.said("failed"))
+    assert "was removed or replaced" in said["reason"]
+    refused = manager.refused("GetPool", pb.GetPoolRequest())
+    assert (refused.reason, "was removed or replaced" in str(refused)) == ("unavailable", True)
+    assert not database.exists()  # no empty pool has taken its place
+    (tmp_path / "kept.db").rename(database)
+    wait_until(lambda: len([one for one in manager.events if one.get("event") == "leading"]) == 2)
+    assert manager.phases() == {"a": "running"}
+    manager.acquire("b", 5)
+    manager.kill()
+    manager.start()
+    assert sorted(manager.phases()) == ["a", "b"]

@@ -13,6 +13,8 @@ from tests.agent.support.other_user import NOBODY, needs_root
 from tests.agent.support.programs import open_folder
 from tests.pool_cli.conftest import Commands
 
+from penstock_api.v1 import pool_pb2
+
 SHOW = """
 import ctypes, json, os
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -96,6 +98,21 @@ def test_the_agent_notices_that_a_killed_holder_and_its_command_are_gone(ready):
     ready.manager.wait_for("app1", "running")
     os.killpg(process.pid, signal.SIGKILL)
     ready.manager.wait(lambda: "app1" not in ready.manager.report.alive)
+
+
+def test_who_ran_a_command_is_told_why_it_was_ended_also_after_its_agent_was_started_anew(ready):
+    process = ready.start(*acquire("sleep", "600"), start_new_session=True)
+    ready.manager.wait(lambda: "app1" in ready.manager.report.alive)
+    ready.manager.wait_for("app1", "running")
+    ready.member.kill()  # with it the stream of events ends
+    ready.member.start()
+    ready.manager.wait_for("app1", "running")
+    lost = pool_pb2.PoolEvent(event="lost", application="app1", reason="node n0 has left the pool")
+    lost.time.GetCurrentTime()
+    ready.manager.events.append(lost)
+    ready.manager.end("app1")
+    assert process.wait(60) in {137, 143}
+    assert "application app1 is lost: node n0 has left the pool" in process.stderr.read()
 
 
 def test_a_signal_while_it_waits_starts_no_command(ready, tmp_path):

@@ -219,6 +219,13 @@ def test_moves_that_cannot_be_made_are_named_with_the_reason(penstock_pool, plan
     assert "nothing to move: no other move gains" in penstock_pool("compact", "--dry-run").stdout
 
 
+def test_a_plan_that_is_as_long_as_it_may_be_says_that_there_is_more(penstock_pool, plan):
+    plan.is_partial = True
+    done = penstock_pool("compact", "--full", "-y")
+    assert done.stdout.splitlines()[-1] == "there is more to move: repeat the command"
+    assert data_of(penstock_pool("compact", "--full", "-y", "-o", "json"))["is_partial"] is True
+
+
 def test_moves_that_cost_nothing_need_no_confirmation(penstock_pool, plan):
     plan.plan[0].cost.FromNanoseconds(0)
     assert penstock_pool("compact").returncode == 0

@@ -71,13 +71,28 @@ def test_a_page_takes_no_orders(serve, method):
     ("host", "status"),
     [("127.0.0.1:1", 200), ("[::1]:1", 200), ("localhost", 200), ("LocalHost:80", 200),
      ("evil.example", 421), ("evil.example:9480", 421), ("localhost.evil.example", 421),
-     ("", 421), ("127.0.0.1.evil.example", 421), ("[evil.example]", 421)],
+     ("", 421), ("127.0.0.1.evil.example", 421), ("[evil.example]", 421),
+     ("127.0.0.1:1@evil.example", 421), ("localhost:x", 421), ("[::1]evil.example", 421)],
 )  # fmt: skip
 def test_a_name_of_strangers_that_leads_here_is_not_answered(serve, host, status):
     url = serve(lambda _: state()).url
     assert ask(url, "/", Host=host).status == status
     if status != 200:
         assert ask(url, "/events", Host=host).status == status
+
+
+def test_what_is_no_http_is_refused_and_not_reported_as_a_fault(serve, capfd):
+    url = urlsplit(serve(lambda _: state()).url)
+    for junk in (
+        b"\x16\x03\x01\x02\x00",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\n:\r\n\r\n",
+    ):
+        with socket.create_connection((url.hostname, url.port), 10) as client:
+            client.sendall(junk + b"\r\n\r\n")
+            assert b"400" in client.recv(4096)
+    assert ask(url.geturl()).status == 200
+    assert "Traceback" not in "".join(capfd.readouterr())
 
 
 def test_on_an_open_address_the_name_of_the_machine_is_answered_too(serve):

@@ -57,12 +57,13 @@ class Claims:
             now_ns = self._manager.clock.now_ns()
             decision = registry.pool.acquire(name, asked.claim, now_ns, wait=asked.wait_ns > 0)
             if decision.outcome == "refused":
-                raise _refused(registry, asked.claim, decision, now_ns)
+                error = _refused(registry, asked.claim, decision, now_ns)
+                raise error
             one = Holding(
                 name, caller.owner, now_ns, now_ns, asked.claim.blocks, asked.request_id,
                 caller.user, caller.uid, caller.node, asked.until_revoked, asked.wait_ns,
-                asked.claim.kind, asked.claim.span, asked.claim.node, asked.mode, list(asked.command),
-                asked.labels,
+                asked.claim.kind, asked.claim.span, asked.claim.node, asked.mode,
+                list(asked.command), asked.labels,
             )  # fmt: skip
             registry.add(one)
             registry.say("claimed", name, blocks=asked.claim.blocks, owner=caller.owner)

@@ -109,9 +109,12 @@ class Leadership:
         self._file = file
 
     def _check_database(self) -> None:
-        """Raises `PenstockError` if SQLite's file is not the one that was there at first.
+        """Checks that SQLite's file is the one that was there at first.
 
         What is written to a removed file is lost with this process.
+
+        Raises:
+            PenstockError: it was removed or replaced.
         """
         database = self._url.database or ""
         try:

@@ -24,6 +24,7 @@ class UnkindPool(pool_pb2_grpc.PoolServicer):
         self.kept_alive = []
         self.unknown = []
         self.plan, self.moves, self.events, self.left_out = [], [], [], []
+        self.is_partial = False
         self.answer = None  # of Why
         self.refusals = {}  # by method: arguments of `refuse`
         self.delay_s = 0.0
@@ -85,7 +86,9 @@ class UnkindPool(pool_pb2_grpc.PoolServicer):
 
     def Compact(self, request, context):  # noqa: N802
         self.note("Compact", request, context)
-        yield pool_pb2.CompactUpdate(plan=self.plan, left_out=self.left_out)
+        yield pool_pb2.CompactUpdate(
+            plan=self.plan, left_out=self.left_out, is_partial=self.is_partial
+        )
         for move in [] if request.dry_run else self.moves:
             yield pool_pb2.CompactUpdate(done=move)
 

@@ -28,6 +28,7 @@ class Manager(pool_pb2_grpc.PoolServicer):
         self.reads = True  # whether it reads reports
         self.updates = {}  # answers of Acquire, by the application's name
         self.withdrawn = []
+        self.events = []  # of Watch
         self._streams = []
         self._changed = threading.Condition()
         self._server = None
@@ -212,5 +213,9 @@ class Manager(pool_pb2_grpc.PoolServicer):
     def Watch(self, request, context):  # noqa: N802
         self._note("Watch", request, context)
         yield pool_pb2.PoolEvent(event="joined")
+        sent = 0
         while context.is_active():
+            while sent < len(self.events):
+                yield self.events[sent]
+                sent += 1
             threading.Event().wait(0.05)

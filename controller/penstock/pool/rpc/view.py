@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.pool.holding import Holding
     from penstock.pool.manager import Manager
     from penstock.pool.registry import Registry
+    from penstock.scheduling.blocks.pool import Pool
 
 AT_ONCE = 128  # applications that are shown while claims wait: 5 ms
 PAUSE_S = 0.0002  # who waits for the lock would not get it without
@@ -176,14 +177,19 @@ def _reason(manager: Manager, one: Holding) -> str:
         part = link.parts.get(one.name)
         if part is not None and part.reason and part.revision == one.revision:
             return f"node {node}: {part.reason}"
-    known = manager.registry.pool.applications.get(one.name)
-    if known is not None and known.phase in {"running", "suspended"}:
-        drains = manager.registry.pool.held_back(known)
-        if drains and known.phase == "running":
-            return f"it is on {drains} and runs there until it ends"
-        if drains:
-            return f"it can be resumed only on {drains} once that takes new work again"
-        if known.phase == "suspended":
-            shortage = manager.registry.pool.shortage(known.claim, manager.clock.now_ns())
-            return f"{one.reason}; {shortage}" if one.reason else shortage
-    return one.reason
+    return _reason_in_pool(manager.registry.pool, one, manager.clock.now_ns())
+
+
+def _reason_in_pool(pool: Pool, one: Holding, now_ns: int) -> str:
+    core = pool.applications.get(one.name)
+    if core is None or core.phase not in {"running", "suspended"}:
+        return one.reason
+    closed = pool.held_back(core)
+    if core.phase == "running":
+        return f"it is on {closed} and runs there until it ends" if closed else one.reason
+    waits_for = (
+        f"it can be resumed only on {closed} once that takes new work again"
+        if closed
+        else pool.shortage(core.claim, now_ns)
+    )
+    return f"{one.reason}; {waits_for}" if one.reason else waits_for

@@ -43,7 +43,7 @@ def advice(pool: Pool, claim: Claim, now_ns: int, *, waits: bool = False) -> Adv
     victims = pool.victims_of(claim, now_ns)
     if victims:
         return Advice(f"there is room for it if {_suspended(pool, victims)}")
-    return Advice(pool.shortage(claim, now_ns), tuple(_helps(pool, claim, now_ns, waits)))
+    return Advice(pool.shortage(claim, now_ns), tuple(_helps(pool, claim, now_ns, waits=waits)))
 
 
 def _if_never(pool: Pool, claim: Claim) -> Iterator[str]:
@@ -62,7 +62,7 @@ def _if_never(pool: Pool, claim: Claim) -> Iterator[str]:
         yield f"let another node{what} join the pool"
 
 
-def _helps(pool: Pool, claim: Claim, now_ns: int, waits: bool) -> Iterator[str]:
+def _helps(pool: Pool, claim: Claim, now_ns: int, *, waits: bool) -> Iterator[str]:
     yield from _more_urgent(pool, claim, now_ns)
     yield from _later(pool, claim, now_ns)
     yield from _elsewhere(pool.space, claim, "has room for it now", "have room for it now")

@@ -36,9 +36,7 @@ class State:
         self.applications: dict[str, Application] = {}
         self._candidates = Candidates(self.space)
         self._reach = Reach(self.space, self._candidates)
-        self._empty: Space | None = (
-            None  # the nodes with nothing on them, until one joins or leaves
-        )
+        self._empty: Space | None = None  # until a node joins, leaves, drains or is away
         self._on_node: dict[int, dict[str, None]] = {}  # by node: applications with blocks there
         self.changed: set[str] = set()
         """Applications that have changed, or ended: for whoever keeps them to write and clear."""
