@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 LOOK_S = 3600.0  # the agent supervises the application, so only signals need to wake this process
 RELEASE_S = 5.0  # for the order; if it does not arrive, the agent notices that the holder has ended
 KILLED = {128 + signal.SIGTERM, 128 + signal.SIGKILL}
-ENDING_S = 1.5  # within which the pool has told why it has ended the command
+ANSWERED_S = 5.0  # for the pool to answer again, if it did not when the command ended
+ENDING_S = 2.0  # then, for the event: it comes when the node has reported the end
 AGAIN_S = 0.5  # between attempts to follow the pool
 # Events during the run that are printed for the user, and their meaning.
 STANDING = {
@@ -103,6 +104,7 @@ class _Watcher(threading.Thread):
         self._client: PoolClient | None = None
         self._last: PoolEventMessage | None = None
         self._stands = False
+        self._follows = threading.Event()  # the pool has told what has happened so far
         self._closing = threading.Event()
 
     def run(self) -> None:
@@ -112,6 +114,7 @@ class _Watcher(threading.Thread):
         while not self._closing.is_set():
             with contextlib.suppress(PenstockError):
                 self._follow()
+            self._follows.clear()
             self._closing.wait(AGAIN_S)
 
     def _follow(self) -> None:
@@ -120,6 +123,7 @@ class _Watcher(threading.Thread):
             return
         with self._client:
             for event in self._client.watch([self._name], follow=True):
+                self._follows.set()
                 if event.time.ToNanoseconds() < self._since_ns:
                     continue
                 self._last, self._since_ns = event, event.time.ToNanoseconds() + 1
@@ -140,6 +144,7 @@ class _Watcher(threading.Thread):
         """Why the pool has ended the command; None if the pool did not."""
         if code not in KILLED:
             return None
+        self._follows.wait(ANSWERED_S)
         deadline_s = time.monotonic() + ENDING_S
         while time.monotonic() < deadline_s:
             last = self._last
