@@ -71,8 +71,8 @@ def test_a_claim_that_no_card_is_large_enough_for_is_told_where_it_would_fit():
     pool = two_cards()
     found = advice(pool, Claim(11, span="card"), 0)
     assert found.reason == (
-        "it asks for 11 blocks, more than there is on one card in the pool when nothing runs: no "
-        "release can make room for it"
+        "it asks for 11 blocks, more than there is on one card when nothing runs: no release can "
+        "make room for it"
     )
     assert found.helps == (
         "ask for at most 10 blocks",
@@ -87,7 +87,7 @@ def test_a_claim_with_more_memory_than_there_is_is_told_how_much_it_may_have():
     claim = Claim(4, memory_bytes=12 * GIB, span="card", node="n0")
     found = advice(pool, claim, 0)
     assert found.reason.startswith(
-        "it asks for 4 blocks with 12Gi of memory, more than there is on one card on node n0"
+        "it asks for 4 blocks with 12Gi of memory, more than there is on one card of node n0"
     )
     assert found.helps == (
         "ask for at most 3 blocks with 9Gi of memory",

@@ -184,11 +184,7 @@ class PoolMachine(RuleBasedStateMachine):
         before = self.pool
         nodes = [(name, cards, name in self.nodes) for name, cards in self.joined]
         kept = copy.deepcopy(list(self.kept.values()))
-        draining = sorted(name for name, why in self.closed if why == "drains")
-        self.pool = Pool.restored(RULES, nodes, kept, draining)
-        for name, why in self.closed:  # a manager knows which nodes it cannot reach
-            if why == "is away":
-                self.pool.close(name, why, self.now)
+        self.pool = Pool.restored(RULES, nodes, kept, sorted(self.closed))
         assert before.space.free == self.pool.space.free
         for one, other in zip(before.space.nodes, self.pool.space.nodes, strict=True):
             assert (one is None) == (other is None)

@@ -258,8 +258,7 @@ def no_such(name: str) -> PenstockError:
 
 def _refused(registry: Registry, claim: Claim, decision: Decision, now_ns: int) -> PenstockError:
     """The error for a claim without room; what no release can give is an invalid request."""
-    blocks = f"{claim.blocks} block{'s' if claim.blocks > 1 else ''}"
-    what = f"the claim of {blocks} is refused"
+    what = f"the claim of {claim.words} is refused"
     if not decision.is_never:
         return PenstockError(
             what, decision.reason, "ask for fewer, or wait for others to end (--wait)",

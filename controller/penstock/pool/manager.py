@@ -193,7 +193,7 @@ class Manager:
 
     def _load(self) -> None:
         """Reads everything from the database."""
-        pool = self.store.load(self.settings.rules)
+        pool = self.store.load(self.settings.rules, self.away)
         holdings, draining, newest_ns = self.store.load_holdings()
         times = [one.since_ns for one in pool.applications.values()]
         times += [one.safe_until_ns - self.settings.rules.min_run_ns
@@ -203,8 +203,6 @@ class Manager:
         self.draining = draining
         there = [node.numbers for node in pool.space.nodes if node is not None]
         self.ranges = {numbers.name: numbers for numbers in there}
-        for name in self.away & self.ranges.keys():
-            pool.space.close(pool.space.named[name], "is away")
         self.registry = Registry(pool, holdings, self.clock)
         self.progress = Progress(self.registry, self.nodes)
         self._joined: list[tuple[str, Sequence[Card]]] = []

@@ -23,12 +23,13 @@ from penstock.pool.records import application_of, card_of
 from penstock.scheduling.blocks.pool import Pool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from penstock.pool.holding import Holding
     from penstock.scheduling.blocks.application import Application
     from penstock.scheduling.blocks.card import Card
     from penstock.scheduling.blocks.rules import Rules
+    from penstock.scheduling.blocks.space import Closed
 
 VERSION = 2  # 1 had no is_draining, and was in no release
 MOST_EVENTS = 100_000  # the newest are kept
@@ -145,12 +146,17 @@ class Store:
             row = connection.execute(sql.select(_POOL)).one()
         return row.leader, row.term
 
-    def load(self, rules: Rules) -> Pool:
-        """The pool as it was written last."""
+    def load(self, rules: Rules, away: Collection[str] = ()) -> Pool:
+        """The pool as it was written last. `away`: names of nodes that cannot be reached."""
         with self._failing("cannot be read"), self._engine.connect() as connection:
             nodes = connection.execute(sql.select(_NODES).order_by(_NODES.c.place)).all()
             records = connection.execute(sql.select(_APPLICATIONS.c.record)).scalars().all()
         self._places = len(nodes)
+        there = [row for row in nodes if row.is_there]
+        closed: list[tuple[str, Closed]] = [
+            (row.name, "drains") for row in there if row.is_draining
+        ]
+        closed += [(row.name, "is away") for row in there if row.name in away]
         return Pool.restored(
             rules,
             [
@@ -158,7 +164,7 @@ class Store:
                 for row in nodes
             ],
             [application_of(json.loads(record)) for record in records],
-            [row.name for row in nodes if row.is_there and row.is_draining],
+            closed,
         )
 
     def load_holdings(self) -> tuple[list[Holding], set[str], int]:

@@ -50,10 +50,11 @@ def _if_never(pool: Pool, claim: Claim) -> Iterator[str]:
     empty = pool.emptied()
     if claim.node in pool.space.named or not claim.node:
         if most := _most(empty, claim):
-            yield f"ask for at most {_words(_sized(claim, most))}"
+            yield f"ask for at most {_sized(claim, most).words}"
         if memory_bytes := _most_memory(empty, claim):
             memory = human_memory(memory_bytes, down=True)
-            yield f"ask for at most {memory} of memory for {claim.blocks} blocks"
+            blocks = replace(claim, memory_bytes=None).words
+            yield f"ask for at most {memory} of memory for {blocks}"
         if any("drains" in whys for whys in pool.space.closed.values()):
             yield "stop the draining of nodes: penstock pool drain NODE --stop"
     yield from _elsewhere(empty, claim, "is large enough", "are large enough")
@@ -68,7 +69,7 @@ def _helps(pool: Pool, claim: Claim, now_ns: int, *, waits: bool) -> Iterator[st
     yield from _elsewhere(pool.space, claim, "has room for it now", "have room for it now")
     most = _most(pool.space, claim)
     if most:
-        yield f"a claim of {_words(_sized(claim, most))} would have room now"
+        yield f"a claim of {_sized(claim, most).words} would have room now"
     if not waits:
         yield "if blocks may become free, wait for them: --wait"
 
@@ -147,12 +148,6 @@ def _sized(claim: Claim, blocks: int) -> Claim:
     """A claim of the same sort with `blocks`, and memory in proportion."""
     memory = claim.memory_bytes and claim.memory_bytes * blocks // claim.blocks
     return replace(claim, blocks=blocks, memory_bytes=memory)
-
-
-def _words(claim: Claim) -> str:
-    memory = claim.memory_bytes
-    of_memory = f" with {human_memory(memory, down=True)} of memory" if memory else ""
-    return f"{claim.blocks} block{'s' if claim.blocks > 1 else ''}{of_memory}"
 
 
 def _suspended(pool: Pool, names: Sequence[str]) -> str:

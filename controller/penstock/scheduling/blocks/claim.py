@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from penstock.model import human_memory
+
 if TYPE_CHECKING:
     from penstock.scheduling.blocks.card import Card
 
@@ -29,6 +31,15 @@ class Claim:
     kind: str = ""
     span: Span = "pool"
     node: str = ""
+
+    @property
+    def words(self) -> str:
+        """What it asks for, such as "5 gpu blocks with 2Gi of memory"."""
+        kind = f"{self.kind} " if self.kind else ""
+        text = f"{self.blocks} {kind}block{'s' if self.blocks != 1 else ''}"
+        if not self.memory_bytes:
+            return text
+        return f"{text} with {human_memory(self.memory_bytes, down=True)} of memory"
 
     def memory_of(self, card: Card, blocks: int) -> int:
         """The memory that `blocks` on `card` need."""

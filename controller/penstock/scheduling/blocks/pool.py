@@ -47,20 +47,20 @@ class Pool(State):
         rules: Rules,
         nodes: Iterable[tuple[str, Sequence[Card], bool]],
         applications: Iterable[Application],
-        draining: Iterable[str] = (),
+        closed: Iterable[tuple[str, Closed]] = (),
     ) -> Pool:
         """The pool as it was, from what was kept of it.
 
         `nodes`: name, cards, and whether it is still there, of all that ever joined, in that order.
-        `draining`: names of the nodes that take nothing new.
+        `closed`: names of the nodes that take nothing new, and why.
         """
         pool = cls(rules)
         for at, (name, cards, is_there) in enumerate(nodes):
             pool.space.join(name, cards)
             if not is_there:
                 pool.space.leave(at)
-        for name in draining:
-            pool.space.close(pool.space.named[name], "drains")
+        for name, why in closed:
+            pool.space.close(pool.space.named[name], why)
         for one in sorted(applications, key=lambda each: each.since_ns):
             pool._restore(one)
         return pool

@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from penstock.model import human_memory
 from penstock.scheduling.blocks.candidates import Candidates
 from penstock.scheduling.blocks.claim import Claim
 from penstock.scheduling.blocks.placement import place
@@ -49,12 +48,8 @@ class State:
             return f"{closed} takes nothing new"
         free = self.space.free_for(claim)
         held = self._held_below(claim, now_ns)
-        what = f"{claim.kind} blocks" if claim.kind else "blocks"
-        if claim.node:
-            what += f" on node {claim.node}"
-        if claim.memory_bytes:
-            what += f" with {human_memory(claim.memory_bytes)} of memory"
-        text = f"it asks for {claim.blocks} {what}; {free} are free"
+        where = f" on node {claim.node}" if claim.node else ""
+        text = f"it asks for {claim.words}{where}; {free} are free"
         if claim.span != "pool":
             text += f", {self.space.longest_for(claim)} of them in one run"
         away = sum("is away" in whys for whys in self.space.closed.values())
@@ -107,19 +102,16 @@ class State:
         size = self.space.size_for(claim)
         drains = any("drains" in whys for whys in self.space.closed.values())
         without = ", without nodes that drain" if drains and not claim.node else ""
+        where = f"on node {claim.node}" if claim.node else "in all"
         if claim.blocks > size:
-            where = f"on node {claim.node}" if claim.node else "in all"
-            return f"it asks for {claim.blocks} blocks of {size} {where}{without}"
-        empty = self.emptied()
-        if place(empty, claim) is not None:
+            return f"it asks for {claim.words} of {size} {where}{without}"
+        if place(self.emptied(), claim) is not None:
             return ""
-        what = f"it asks for {claim.blocks} blocks"
-        if claim.memory_bytes and place(empty, replace(claim, memory_bytes=0)) is not None:
-            what += f" with {human_memory(claim.memory_bytes)} of memory"
-        where = f"on node {claim.node}" if claim.node else f"in the pool{without}"
-        if claim.span != "pool":
-            where = f"on one {claim.span} {where}"
-        return f"{what}, more than there is {where} when nothing runs"
+        if claim.span == "card":
+            where = f"on one card of node {claim.node}" if claim.node else "on one card"
+        elif claim.span == "node" and not claim.node:
+            where = "on one node"
+        return f"it asks for {claim.words}, more than there is {where} when nothing runs{without}"
 
     def emptied(self) -> Space:
         """The nodes with nothing on them, without those that drain: to try what can ever be."""
