@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from penstock.scheduling.blocks.card import Card
 from penstock.scheduling.blocks.claim import Claim
-from penstock.scheduling.blocks.numbering import numbered
 from penstock.scheduling.blocks.pool import Pool
 from penstock.scheduling.blocks.run import Run
 
@@ -33,7 +32,7 @@ def four_nodes() -> Pool:
 
 
 def test_four_nodes_of_two_hundred_tflops_are_numbered_by_node_and_then_by_kind():
-    ranges = numbered([(name, cards(name, kinds)) for name, kinds in NODES])
+    ranges = [node.numbers for node in four_nodes().space.nodes]
     assert [(one.first, one.last) for one in ranges] == [(1, 63), (64, 119), (120, 145), (146, 200)]
     assert [{kind: str(zone) for kind, zone in one.zones.items()} for one in ranges] == [
         {"gpu": "1-18", "npu": "19-38", "fpga": "39-63"},

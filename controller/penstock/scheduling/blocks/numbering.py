@@ -10,7 +10,7 @@ from penstock.scheduling.blocks.card import Card, zone_order
 from penstock.scheduling.blocks.run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,3 @@ class NodeRange:
             part = self.part(number, run.last)
             yield part
             number += part.blocks
-
-
-def numbered(nodes: Iterable[tuple[str, Sequence[Card]]], first: int = 1) -> list[NodeRange]:
-    """The ranges of nodes that register in this order."""
-    ranges = []
-    for name, cards in nodes:
-        ranges.append(NodeRange(name, first, cards))
-        first = ranges[-1].last + 1
-    return ranges
