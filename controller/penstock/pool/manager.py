@@ -245,12 +245,14 @@ class Manager:
             if event.event in _ENDS and event.application not in registry.holdings:
                 self._remember(event.application, event.event, event.reason)
             self._report(event.event, **_fields(event.application, event.node, event.reason))
-        for name in names:
-            if name not in registry.holdings:
-                self.leases.drop(name)
-                for node in self.nodes:
-                    node.without.pop(name, None)
-                    node.was_alive.pop(name, None)  # the next of this name has another holder
+        for name in names - registry.holdings.keys():
+            self.leases.drop(name)
+        forgotten, registry.forgotten = registry.forgotten, set()
+        for at, name in forgotten:
+            node = self.nodes.known(at)
+            if node is not None:
+                node.without.pop(name, None)
+                node.was_alive.pop(name, None)  # the next of this name has another holder
         for name in nodes:
             self.send_to(name)
         if names or events:

@@ -34,6 +34,7 @@ class Registry:
         # What the manager has to write, send and tell.
         self.changed: set[str] = set()
         self.changed_nodes: set[str] = set()
+        self.forgotten: set[tuple[str, str]] = set()  # nodes, and who is there no more
         self.events: list[Event] = []
         for one in holdings:
             self._index(one)
@@ -90,6 +91,7 @@ class Registry:
         """Notes that an ending application is not on a node any more, or the node has left."""
         one.nodes = tuple(name for name in one.nodes if name != node)
         self.on_node.get(node, set()).discard(one.name)
+        self.forgotten.add((node, one.name))
         self.changed.add(one.name)
         if not one.nodes and one.state == "ending":
             self._gone(one)
@@ -150,6 +152,7 @@ class Registry:
     def _gone(self, one: Holding) -> None:
         """Forgets an application that no node has any more."""
         del self.holdings[one.name]
+        self.forgotten.add((one.holder_node, one.name))
         self.by_request.pop((one.owner, one.request_id), None)
         owned = self.of_owner[one.owner]
         owned.discard(one.name)
