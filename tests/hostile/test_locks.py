@@ -211,15 +211,17 @@ def test_work_in_an_aside_process_is_abandoned_with_that_process(tmp_path, holds
     page.chmod(0o666)
     program, _ = holds("file", page)
     aside = Aside()
-    for _ in range(3):
-        with pytest.raises(TimeoutError):
-            aside.remove(page)
-    begun_s = time.monotonic()
-    aside.close()
-    assert time.monotonic() - begun_s < BOUND_S
-    assert aside.left() == 1
-    os.killpg(program.pid, signal.SIGKILL)
-    wait_until(lambda: aside.left() == 0)
+    try:
+        for _ in range(4):
+            with pytest.raises(TimeoutError):
+                aside.remove(page)
+        begun_s = time.monotonic()
+        aside.close()
+        assert time.monotonic() - begun_s < BOUND_S
+        assert aside.left() in {1, 2}  # a helper that is silent on a busy machine is given up too
+    finally:
+        os.killpg(program.pid, signal.SIGKILL)
+        wait_until(lambda: aside.left() == 0)
 
 
 def _taken(lock) -> int:

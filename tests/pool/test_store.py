@@ -140,9 +140,9 @@ def test_what_was_answered_before_a_kill_is_there_after_it(url, opened):
             time.sleep(kill / 30)
             writer.send_signal(signal.SIGKILL)
             answered += writer.stdout.readlines()
-        for line in answered:
-            name = line.strip()
-            assert line.endswith("\n")
+        whole = [line for line in answered if line.endswith("\n")]
+        assert len(answered) - len(whole) <= 1  # the kill may cut the last answer
+        for name in map(str.strip, whole):
             expected.discard(name[1:]) if name.startswith("-") else expected.add(name)
         kept = set(opened(url).load(Rules()).applications)  # it would fail for a block given twice
         # One more order may have been written and not answered.
