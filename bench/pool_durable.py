@@ -28,6 +28,7 @@ from penstock.pool.claims import Asked, Claims
 from penstock.pool.holding import Holding
 from penstock.pool.manager import Manager
 from penstock.pool.membership import Membership
+from penstock.pool.nodes import AWAY_AFTER_NS
 from penstock.pool.rpc.view import pool_state
 from penstock.pool.settings import Settings
 from penstock.pool.store import Change, Store
@@ -106,6 +107,12 @@ def gone(manager: Manager, name: str) -> None:
             registry.gone_from(one, node)
 
 
+def hear(manager: Manager, ago_ns: int = 0) -> None:
+    """Lets all nodes have been heard of `ago_ns` before now."""
+    for node in manager.nodes:
+        node.heard_ns = time.monotonic_ns() - ago_ns
+
+
 def measure(folder: Path) -> dict[str, object]:
     """All figures, with a new database in `folder`."""
     chance = random.Random(42)  # noqa: S311 - a workload
@@ -119,6 +126,7 @@ def measure(folder: Path) -> dict[str, object]:
 
     def work() -> None:
         while not ends.wait(PERIOD_S):
+            hear(manager)
             timed(ticks, tick, manager, membership, claims)
 
     beside = threading.Thread(target=work)
@@ -148,6 +156,10 @@ def measure(folder: Path) -> dict[str, object]:
     beside.join()
     os.close(file)
     space = manager.registry.pool.space
+    cut_off: list[Time] = []
+    for ago_ns in (AWAY_AFTER_NS, 0):
+        hear(manager, ago_ns)
+        timed(cut_off, membership.check)
     shown: list[Time] = []
     timed(shown, lambda: pool_state(manager, summary=True))
     timed(shown, lambda: pool_state(manager, summary=False))
@@ -160,6 +172,8 @@ def measure(folder: Path) -> dict[str, object]:
         "ended": figures(ended),
         "fdatasync_alone": figures(syncs),
         "periodic_work": figures(ticks),
+        "all_nodes_away_s": round(cut_off[0][0], 2),
+        "all_nodes_back_s": round(cut_off[1][0], 2),
         "summary_s": round(shown[0][0], 3),
         "whole_state_s": round(shown[1][0], 3),
         "read_at_start_s": round(reads[0][0], 2),

@@ -107,14 +107,14 @@ class PoolMachine(RuleBasedStateMachine):
     def close(self, data, why) -> None:
         name = data.draw(st.sampled_from(self.nodes))
         self.closed.add((name, why))
-        self.check_actions(self.pool.close(name, why, self.now))
+        self.check_actions(self.pool.close([name], why, self.now))
 
     @precondition(lambda self: self.closed)
     @rule(data=st.data())
     def open(self, data) -> None:
         name, why = data.draw(st.sampled_from(sorted(self.closed)))
         self.closed.discard((name, why))
-        self.check_actions(self.pool.open(name, why, self.now))
+        self.check_actions(self.pool.open([name], why, self.now))
 
     @rule(claim=CLAIMS, wait=st.booleans())
     def acquire(self, claim, wait) -> None:
@@ -312,7 +312,7 @@ class PoolMachine(RuleBasedStateMachine):
             if name in self.nodes:
                 open_again.join(name, cards, 0)
                 if name in draining:
-                    open_again.close(name, "drains", 0)
+                    open_again.close([name], "drains", 0)
         for claim in (Claim(7, memory_bytes=9 * GIB, span="card"), Claim(30, kind="npu")):
             has_room = place(open_again.space, claim) is not None
             assert bool(self.pool.never(claim)) == (not has_room)
@@ -342,7 +342,7 @@ class PoolMachine(RuleBasedStateMachine):
         """Once all that runs has ended, all that waits and fits the pool has been served."""
         for name, why in sorted(self.closed):
             self.closed.discard((name, why))
-            self.check_actions(self.pool.open(name, why, self.now))
+            self.check_actions(self.pool.open([name], why, self.now))
         for _ in range(1000):
             self.now += 1
             ended = next(

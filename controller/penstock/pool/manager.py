@@ -143,19 +143,17 @@ class Manager:
             if drains != (name in self.draining):
                 self._drain[name] = drains
                 change = registry.pool.close if drains else registry.pool.open
-                registry.absorb(change(name, "drains", self.clock.now_ns()))
+                registry.absorb(change([name], "drains", self.clock.now_ns()))
                 registry.say("draining" if drains else "not-draining", node=name)
             for each in sorted(registry.on_node.get(name, ())) if ends_because else ():
                 registry.end(registry.holdings[each], "released", ends_because)
 
-    def note_away(self, name: str, *, is_away: bool) -> None:
-        """Lets a node that cannot be reached take nothing new, or take it again."""
+    def note_away(self, names: Sequence[str], *, is_away: bool) -> None:
+        """Lets nodes that cannot be reached take nothing new, or take it again."""
         with self.changing() as registry:
-            self.away.discard(name)
-            if is_away:
-                self.away.add(name)
+            (self.away.update if is_away else self.away.difference_update)(names)
             change = registry.pool.close if is_away else registry.pool.open
-            registry.absorb(change(name, "is away", self.clock.now_ns()))
+            registry.absorb(change(names, "is away", self.clock.now_ns()))
 
     def send_to(self, name: str) -> None:
         """Sends a node all that the pool wants there."""
@@ -245,8 +243,9 @@ class Manager:
             if event.event in _ENDS and event.application not in registry.holdings:
                 self._remember(event.application, event.event, event.reason)
             self._report(event.event, **_fields(event.application, event.node, event.reason))
-        for name in names - registry.holdings.keys():
-            self.leases.drop(name)
+        for name in names:
+            if name not in registry.holdings:
+                self.leases.drop(name)
         forgotten, registry.forgotten = registry.forgotten, set()
         for at, name in forgotten:
             node = self.nodes.known(at)

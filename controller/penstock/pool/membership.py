@@ -78,8 +78,8 @@ class Membership:
         """Takes out the nodes that have been silent for too long."""
         now_ns = time.monotonic_ns()
         manager = self._manager
+        self._notice([*manager.nodes])
         for node in manager.nodes:
-            self._notice(node)
             silent_ns = now_ns - node.heard_ns
             if silent_ns <= manager.settings.node_timeout_ns or (
                 node.link is not None and (silent_ns <= 2 * manager.settings.node_timeout_ns)
@@ -132,7 +132,7 @@ class Membership:
         if is_first or report.cards:
             node.cards = report.cards
         self._compare_cards(node)
-        self._notice(node)
+        self._notice([node])
         if is_first:
             manager.send_to(node.name)
         with manager.changing():
@@ -182,27 +182,32 @@ class Membership:
         numbers = self._manager.ranges.get(name)
         return None if numbers is None else numbers.cards
 
-    def _notice(self, node: NodeLink) -> None:
-        """Tells of a node that has gone silent, or is back.
+    def _notice(self, nodes: Sequence[NodeLink]) -> None:
+        """Tells of nodes that have gone silent, or are back.
 
         A connection may end for a moment: only a node that is silent for longer takes nothing new.
         """
         now_ns, manager = time.monotonic_ns(), self._manager
-        is_there, in_pool = node.is_there(now_ns), self._cards_of(node.name) is not None
-        is_silent = now_ns - node.heard_ns >= AWAY_AFTER_NS
-        if in_pool and is_silent != (node.name in manager.away):
-            manager.note_away(node.name, is_away=is_silent)
-        is_away = not is_there
-        if is_away == node.is_away:
+        there = [node for node in nodes if node.name in manager.ranges]
+        silent = {node.name for node in there if now_ns - node.heard_ns >= AWAY_AFTER_NS}
+        heard = {node.name for node in there} - silent
+        for names, is_away in ((silent - manager.away, True), (heard & manager.away, False)):
+            if names:
+                manager.note_away(sorted(names), is_away=is_away)
+        told = [node for node in nodes if node.is_away == node.is_there(now_ns)]
+        if not told:
             return
-        node.is_away = is_away
-        if not in_pool:
-            return
+        for node in told:
+            node.is_away = not node.is_away
+        why = f"nothing came from it for {AWAY_AFTER_NS // 10**9} s, or its connection ended"
         with manager.changing() as registry:
-            why = f"nothing came from it for {AWAY_AFTER_NS // 10**9} s, or its connection ended"
-            registry.say(
-                "away" if is_away else "back", node=node.name, reason=why if is_away else ""
-            )
+            for node in told:
+                if node.name not in manager.ranges:
+                    continue
+                if node.is_away:
+                    registry.say("away", node=node.name, reason=why)
+                else:
+                    registry.say("back", node=node.name)
 
 
 def _has(offered: Sequence[Card], card: Card) -> bool:

@@ -21,7 +21,7 @@ from penstock.scheduling.blocks.run import Run, without
 from penstock.scheduling.blocks.state import State, hold
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.scheduling.blocks.card import Card
     from penstock.scheduling.blocks.claim import Claim
@@ -109,26 +109,27 @@ class Pool(State):
             actions.append(Action("end", each))
         return actions + self.settle(now_ns)
 
-    def close(self, name: str, why: Closed, now_ns: int) -> list[Action]:
-        """Lets a node take nothing new. What has blocks there keeps them and may shrink.
+    def close(self, names: Sequence[str], why: Closed, now_ns: int) -> list[Action]:
+        """Lets nodes take nothing new. What has blocks there keeps them and may shrink.
 
         It is no victim: its blocks help nobody.
         """
-        self.space.close(self.space.named[name], why)
-        return self._reopened(name, now_ns)
+        return self._close_or_open(names, lambda at: self.space.close(at, why), now_ns)
 
-    def open(self, name: str, why: Closed, now_ns: int) -> list[Action]:
-        """Takes back that a node is closed for that reason; what waits may be served."""
-        self.space.open(self.space.named[name], why)
-        return self._reopened(name, now_ns)
+    def open(self, names: Sequence[str], why: Closed, now_ns: int) -> list[Action]:
+        """Takes back that nodes are closed for that reason; what waits may be served."""
+        return self._close_or_open(names, lambda at: self.space.open(at, why), now_ns)
 
-    def _reopened(self, name: str, now_ns: int) -> list[Action]:
-        at = self.space.named[name]
+    def _close_or_open(
+        self, names: Sequence[str], change: Callable[[int], None], now_ns: int
+    ) -> list[Action]:
+        for at in map(self.space.named.__getitem__, names):
+            change(at)
+            for one in self._applications_on(at):
+                if one.phase == "running":
+                    self._candidates.discard(one)
+                    self._offer(one)
         self._nodes_changed()
-        for one in self._applications_on(at):
-            if one.phase == "running":
-                self._candidates.discard(one)
-                self._offer(one)
         return self.settle(now_ns)
 
     # Applications
