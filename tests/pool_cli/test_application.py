@@ -101,11 +101,13 @@ def test_the_agent_notices_that_a_killed_holder_and_its_command_are_gone(ready):
 
 
 def test_who_ran_a_command_is_told_why_it_was_ended_also_after_its_agent_was_started_anew(ready):
-    process = ready.start(*acquire("sleep", "600"), start_new_session=True)
-    ready.manager.wait(lambda: "app1" in ready.manager.report.alive)
+    process = ready.start(*acquire("sh", "-c", "echo ready; exec sleep 600"))
+    assert process.stdout.readline() == "ready\n"
     ready.manager.wait_for("app1", "running")
     ready.member.kill()  # with it the stream of events ends
+    joins = ready.manager.joins
     ready.member.start()
+    ready.manager.wait(lambda: ready.manager.joins > joins)
     ready.manager.wait_for("app1", "running")
     lost = pool_pb2.PoolEvent(event="lost", application="app1", reason="node n0 has left the pool")
     lost.time.GetCurrentTime()

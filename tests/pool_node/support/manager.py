@@ -77,9 +77,10 @@ class Manager(pool_pb2_grpc.PoolServicer):
         return part
 
     def end(self, name, *, send=True):
-        self.parts.pop(name, None)
-        if send:
-            self.send()
+        with self._changed:  # a list is numbered and sent as one, as a real manager does
+            self.parts.pop(name, None)
+            if send:
+                self.send()
 
     def orders(self, **fields):
         self.number += 1
@@ -91,9 +92,10 @@ class Manager(pool_pb2_grpc.PoolServicer):
 
     def send(self, orders=None):
         """Sends the list, or another message, to all that have joined."""
-        orders = orders or self.orders()
-        for stream in list(self._streams):
-            stream.put(orders)
+        with self._changed:
+            orders = orders or self.orders()
+            for stream in list(self._streams):
+                stream.put(orders)
 
     # What it hears.
 
