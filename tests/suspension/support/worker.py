@@ -2,8 +2,9 @@
 
     worker.py STEPS MIB [fork] [managed | exported] [hold]
 
-Prints "ready", then "step N" for each step, then "result HEX". Each step reads a part of the device
-memory, changes it depending on what was read before, and writes it back; a kernel runs in between.
+Prints "ready" once all memory is filled, then "step N" for each step, then "result HEX". Each step
+reads a part of the device memory, changes it depending on what was read before, and writes it back;
+a kernel runs in between.
 `fork`: a child process does the same beside it. `managed`, `exported`: it has memory that drivers
 refuse to checkpoint. `hold`: once it is done it waits for its end.
 """
@@ -75,8 +76,17 @@ def changed(content: bytes, state: bytes) -> bytes:
     return number.to_bytes(len(content), "big")
 
 
+def await_child(filled: int, fill: int, child: int, *, is_child: bool) -> None:
+    """Lets a parent wait until its child has filled its memory too."""
+    if is_child:
+        os.write(fill, b".")
+    elif child:
+        os.read(filled, 1)
+
+
 def work(steps: int, mib: int, words: list[str]) -> None:
     told, tell = os.pipe()
+    filled, fill = os.pipe()  # the child's memory
     child = os.fork() if "fork" in words else 0
     is_child = "fork" in words and child == 0
     device = Device()
@@ -90,6 +100,7 @@ def work(steps: int, mib: int, words: list[str]) -> None:
     for at in range(0, size, PART):
         device.write(address + at, hashlib.shake_128(state + at.to_bytes(8, "big")).digest(PART))
     say = (lambda _: None) if is_child else (lambda line: print(line, flush=True))
+    await_child(filled, fill, child, is_child=is_child)
     say("ready")
     for step in range(steps):
         at = address + int.from_bytes(state[:4], "big") % (size // PART) * PART
