@@ -57,10 +57,8 @@ class Leadership:
     def holds(self) -> bool:
         """Whether the right is still there: its connection may have ended, or its file be gone."""
         if self.is_alone:
-            try:
-                self._check_database()
-            except PenstockError:
-                self.give_back()
+            with contextlib.suppress(PenstockError):
+                self._check_database()  # gives the right back if it is not the same file
             return self._file is not None
         if self._connection is None:
             return False

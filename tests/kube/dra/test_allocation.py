@@ -96,7 +96,7 @@ def test_a_finished_pod_frees_its_share_and_a_pod_that_does_not_fit_waits_with_a
         "the scheduler says why it waits", lambda: events(pods, "waiting").get("FailedScheduling")
     )
     assert "cannot allocate all claims" in why
-    # What a claim was given does not grow, whoever asks.
+    # An allocated claim does not grow.
     wish = {"metadata": {"annotations": {RESIZE: '{"main": {"memory": "120Gi"}}'}}}
     pods.core.patch_namespaced_pod("large-0", pods.namespace, wish)
     until(

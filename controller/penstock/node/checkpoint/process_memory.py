@@ -1,7 +1,7 @@
 """Device memory of a tenant's processes: moves to the host, and back to the devices.
 
-Both directions may be repeated at any time, also after the death of whoever began them: the driver
-knows how far each process is.
+Callers may repeat both directions at any time, also after the process that began one has died: the
+driver knows the state of each process.
 """
 
 from __future__ import annotations

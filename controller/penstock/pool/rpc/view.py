@@ -186,7 +186,7 @@ def _reason_in_pool(pool: Pool, one: Holding, now_ns: int) -> str:
         return one.reason
     closed = pool.held_back(core)
     if core.phase == "running":
-        return f"it is on {closed} and runs there until it ends" if closed else one.reason
+        return f"it is on {closed} and keeps its blocks there" if closed else one.reason
     waits_for = (
         f"it can be resumed only on {closed} once that takes new work again"
         if closed

@@ -38,7 +38,7 @@ class State:
         self._empty: Space | None = None  # until a node joins, leaves, drains or is away
         self._on_node: dict[int, dict[str, None]] = {}  # by node: applications with blocks there
         self.changed: set[str] = set()
-        """Applications that have changed, or ended: for whoever keeps them to write and clear."""
+        """Names of applications that have changed or ended. The caller writes and clears them."""
 
     # Questions
 
