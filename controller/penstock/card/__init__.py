@@ -1,0 +1,1 @@
+"""The virtual card: many unlike cards as one PyTorch device, torch.device("penstock")."""

@@ -1,0 +1,30 @@
+"""`Adapter`: what a worker needs to know of the kind of its card; the base of all kinds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Adapter:
+    """A card of one kind. Subclasses set the device, and what the kind does otherwise.
+
+    Attributes:
+        device: The torch device of this card in its worker.
+    """
+
+    device: torch.device
+
+    def synchronize(self) -> None:
+        """Returns when all work on the card is done."""
+        raise NotImplementedError
+
+    def run(
+        self, function: Callable[..., Any], positional: list[Any], named: dict[str, Any]
+    ) -> object:
+        """Calls one operation on the card. Raises what the operation does."""
+        return function(*positional, **named)

@@ -1,0 +1,91 @@
+"""Inference of results: sizes, strides and types of what an operation returns, without running it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from penstock.card.device.scan import replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DYNAMIC_TAGS = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+
+
+class Meta(NamedTuple):
+    """A tensor without its content."""
+
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+class Inferred(NamedTuple):
+    """What an operation returns.
+
+    Attributes:
+        results: For each tensor of the flattened result its type and shape, or None.
+        sizes: The sizes of the operation's tensor arguments afterwards; `out=` may change them.
+    """
+
+    results: list[Meta | None]
+    sizes: list[Meta]
+
+
+class DependsOnDataError(Exception):
+    """The shapes of the results depend on the arguments' content, or nobody knows them."""
+
+
+def infer(
+    operation: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Inferred:
+    """What an operation would return, found out on torch's device meta.
+
+    Raises:
+        DependsOnDataError: only running it tells.
+        Exception: whatever torch says of arguments that do not fit.
+    """
+    if not DYNAMIC_TAGS.isdisjoint(operation.tags) and operation is not torch.ops.aten.index.Tensor:
+        raise DependsOnDataError
+    arguments: list[torch.Tensor] = []
+
+    def to_meta(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if value.device.type != "penstock":
+                return value  # without dimensions; its value decides nothing, its type does
+            arguments.append(_meta_of(value))
+            return arguments[-1]
+        return torch.device("meta") if isinstance(value, torch.device) else value
+
+    meta_args, meta_kwargs = replaced(list(args), to_meta), replaced(dict(kwargs), to_meta)
+    meta_kwargs.pop("generator", None)
+    if "device" in _argument_names(operation):
+        meta_kwargs["device"] = torch.device("meta")
+    try:
+        with torch.no_grad(), torch._C.DisableTorchFunction():  # noqa: SLF001
+            result = operation(*meta_args, **meta_kwargs)
+    except NotImplementedError as error:
+        raise DependsOnDataError from error
+    flat = result if isinstance(result, (tuple, list)) else (result,)
+    flat = [one for each in flat for one in (each if isinstance(each, list) else (each,))]
+    return Inferred(
+        [_described(one) if isinstance(one, torch.Tensor) else None for one in flat],
+        [_described(one) for one in arguments],
+    )  # fmt: skip
+
+
+def _argument_names(operation: torch._ops.OpOverload) -> set[str]:
+    return {one.name for one in operation._schema.arguments}  # noqa: SLF001
+
+
+def _meta_of(tensor: torch.Tensor) -> torch.Tensor:
+    meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    if tensor.is_conj():
+        meta = torch._conj(meta)  # noqa: SLF001
+    return torch._neg_view(meta) if tensor.is_neg() else meta  # noqa: SLF001
+
+
+def _described(tensor: torch.Tensor) -> Meta:
+    return Meta(tensor.dtype, tuple(tensor.shape), tensor.stride())

@@ -1,0 +1,121 @@
+"""`Kernel`: what torch calls for one operation on tensors of the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from penstock.card.device.dynamic import compute
+from penstock.card.device.inference import DependsOnDataError
+from penstock.card.device.messages import is_wrapped_number
+from penstock.card.device.planner import ResizeError
+from penstock.card.device.resizing import resize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.card.device.buffer import Buffer
+    from penstock.card.device.plan import Plan
+    from penstock.card.device.session import Session
+    from penstock.card.device.signature import Signature
+
+_Tensor = torch.Tensor
+
+
+class Scan:
+    """The arguments of a call: what its plan depends on, and what comes with each call."""
+
+    __slots__ = ("buffers", "integers", "key", "reals", "tensors")
+
+    def __init__(self) -> None:
+        self.key: list[Any] = []
+        self.tensors: list[torch.Tensor] = []
+        self.buffers: list[Buffer] = []
+        self.integers: list[int] = []
+        self.reals: list[float] = []
+
+    def add(self, value: Any) -> None:
+        """Takes an argument. Raises `RuntimeError` for a tensor of another device."""
+        kind = type(value)
+        if isinstance(value, _Tensor):
+            storage = value.untyped_storage()
+            try:
+                buffer = storage.buffer  # type: ignore[attr-defined]
+            except AttributeError:
+                self._add_other(value)
+                return
+            self.tensors.append(value)
+            self.buffers.append(buffer)
+            self.key += (value.dtype, value.shape, value.stride(), value.storage_offset(),
+                         buffer.layout, value.is_conj(), value.is_neg())  # fmt: skip
+        elif kind is float:
+            self.reals.append(value)
+            self.key.append(float)
+        elif kind is list or kind is tuple:
+            self.key.append(len(value))
+            for one in value:
+                self.add(one)
+        elif kind is bool:
+            self.key += (bool, value)
+        else:
+            self.key.append(value)
+
+    def _add_other(self, value: torch.Tensor) -> None:
+        """A tensor on the CPU without dimensions is a number."""
+        if value.device.type != "cpu" or value.dim():
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"penstock:0 and {value.device}! Move the tensor of size {list(value.shape)} with "
+                '.to("penstock")'
+            )
+        if value.is_complex():
+            self.key += (complex, value.dtype, value.item())
+            return
+        number = value.item()
+        self.key += (_Tensor, value.dtype, is_wrapped_number(value))
+        if value.dtype.is_floating_point:
+            self.reals.append(float(number))
+        else:
+            self.integers.append(int(number))
+
+
+class Kernel:
+    """One operation. Plans are kept for each combination of shapes and layouts."""
+
+    def __init__(self, signature: Signature, session: Callable[[], Session]) -> None:
+        self._signature = signature
+        self._session = session
+
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
+        """Runs the operation. Raises what torch says of arguments that do not fit."""
+        session = self._session()
+        stream = session.stream
+        with stream.lock:
+            scan = Scan()
+            for value in args:
+                scan.add(value)
+            for name, value in kwargs.items():
+                scan.key.append(name)
+                scan.add(value)
+            numbers = [one.number for one in scan.buffers]
+            if len(set(numbers)) != len(numbers):  # two arguments may be views of one buffer
+                scan.key.append(tuple(numbers.index(one) for one in numbers))
+            key = (self, *scan.key)
+            plan = session.plans.get(key)
+            if plan is None:
+                try:
+                    plan = self._plan(session, scan, args, kwargs)
+                except DependsOnDataError:
+                    return compute(session, self._signature, args, kwargs, scan)
+                except ResizeError as error:
+                    resize(scan.tensors[error.tensor], error.size, error.stride)
+                    return self(*args, **kwargs)
+                session.plans[key] = plan
+            return plan.run(stream, session.change_layout, scan.tensors, scan.buffers,
+                            scan.integers, scan.reals)  # fmt: skip
+
+    def _plan(
+        self, session: Session, scan: Scan, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Plan:
+        return session.planner.plan(self._signature, args, kwargs, scan.tensors, scan.buffers)

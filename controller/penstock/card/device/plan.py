@@ -1,0 +1,89 @@
+"""`Plan`: how one operation runs on the cards for arguments of these shapes and layouts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.card.device.tensors import new_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+    from penstock.card.device.buffer import Buffer
+    from penstock.card.device.stream import Stream
+    from penstock.card.layout import Layout
+
+
+class NewTensor(NamedTuple):
+    """A result that is a tensor of its own."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    layout: Layout
+    size_bytes: int
+
+
+class Plan:
+    """What is done for one call: layouts changed, one call on the cards, results made.
+
+    Attributes:
+        before: For arguments that lie otherwise than the call needs: (argument, its new layout).
+        number: The operation's number on the cards.
+        results: For each result, in the order of the flattened return value: a new tensor, or the
+            argument that it is, or None.
+        after: The layouts of changed arguments: (argument, layout).
+    """
+
+    __slots__ = ("after", "before", "build", "number", "results")
+
+    def __init__(
+        self,
+        number: int,
+        results: Sequence[NewTensor | int | None],
+        before: Sequence[tuple[int, Layout]],
+        after: Sequence[tuple[int, Layout]],
+        build: Callable[[list[torch.Tensor | None]], object] | None,
+    ) -> None:
+        """`build` makes the return value of the results; None: there is one, and it is it."""
+        self.number = number
+        self.results = results
+        self.before = before
+        self.after = after
+        self.build = build
+
+    def run(
+        self,
+        stream: Stream,
+        change: Callable[[Buffer, Layout, torch.dtype], None],
+        tensors: list[torch.Tensor],
+        buffers: list[Buffer],
+        integers: list[int],
+        reals: list[float],
+    ) -> object:
+        """Appends the call to the stream and returns what the operation returns."""
+        for index, layout in self.before:
+            change(buffers[index], layout, tensors[index].dtype)
+        numbers = stream.numbers
+        numbers.append(self.number)
+        for buffer in buffers:
+            numbers.append(buffer.number)
+        if integers:
+            numbers += integers
+        made: list[torch.Tensor | None] = []
+        for result in self.results:
+            if type(result) is NewTensor:
+                tensor = new_tensor(*result)
+                numbers.append(tensor.untyped_storage().buffer.number)  # type: ignore[attr-defined]
+                made.append(tensor)
+            else:
+                made.append(None if result is None else tensors[result])  # type: ignore[call-overload]
+        if reals:
+            stream.reals += reals
+        for index, layout in self.after:
+            buffers[index].layout = layout
+        stream.appended()
+        return made[0] if self.build is None else self.build(made)
+

@@ -1,0 +1,70 @@
+"""Registration: hands torch the kernels of the device for all of its operations."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from penstock.card.device.kernel import Kernel
+from penstock.card.device.signature import Signature
+from penstock.card.device.transfers import transfer_kernels
+from penstock.card.device.views import UNMARKED, view_kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.card.device.session import Session
+
+# torch's own kernels for these are right for the device: they make others of it, or none.
+TORCHS_OWN = {
+    "aten::_to_copy", "aten::resize_as_", "aten::record_stream", "aten::is_pinned", "aten::_pin_memory",
+    "aten::set_", "aten::_has_same_storage_numel", "aten::is_set_to", "aten::_has_compatible_shallow_copy_type",
+    "aten::empty_like", "aten::new_empty", "aten::new_empty_strided", "aten::_empty_affine_quantized",
+    "aten::_sparse_coo_tensor_with_dims_and_tensors", "aten::_fused_sdp_choice", "aten::clone",
+}  # fmt: skip
+METADATA = {"aten::set_", "aten::is_set_to", "aten::_has_same_storage_numel"}
+_library = torch.library.Library("aten", "IMPL")
+
+
+def register(session: Callable[[], Session]) -> int:
+    """Registers a kernel for each operation that torch does not make of others; how many."""
+    own = transfer_kernels(session)
+    count = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in torch._C._dispatch_get_all_op_names():  # noqa: SLF001
+            if not name.startswith("aten::") or _is_composite(name):
+                continue
+            kernel = own.get(name.removeprefix("aten::")) or _kernel(name, session)
+            if kernel is not None:
+                _library.impl(name.removeprefix("aten::"), kernel, "PrivateUse1")
+                count += 1
+    return count
+
+
+def _is_composite(name: str) -> bool:
+    return _has(name, "CompositeImplicitAutograd")
+
+
+def _has(name: str, key: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)  # noqa: SLF001
+
+
+def _kernel(name: str, session: Callable[[], Session]) -> Callable[..., Any] | None:
+    base, _, overload = name.partition(".")
+    if base in TORCHS_OWN and base not in METADATA:
+        return None
+    try:
+        packet = getattr(torch.ops.aten, base.removeprefix("aten::"))
+        operation = getattr(packet, overload or "default")
+    except AttributeError:
+        return None  # only for TorchScript
+    signature = Signature(operation)
+    is_view = signature.is_view or torch.Tag.inplace_view in operation.tags
+    if base in METADATA or is_view or base in UNMARKED:
+        # Where torch has a kernel for all devices, its results have no Python object yet, which
+        # torch.nn.Parameter requires of what `detach` returns.
+        return None if _has(name, "CompositeExplicitAutograd") else view_kernel(operation)
+    return Kernel(signature, session)

@@ -1,0 +1,70 @@
+"""Tensors of the device penstock: plain torch tensors over storages that have a `Buffer`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch._C import DispatchKey, DispatchKeySet
+
+from penstock.card.device.buffer import Buffer
+
+if TYPE_CHECKING:
+    from penstock.card.layout import Layout
+
+DEVICE = torch.device("penstock", 0)
+# Kernels for the CPU that only touch sizes and strides work on tensors of any device.
+METADATA_ONLY = DispatchKeySet(DispatchKey.CPU)
+# Not a pointer to anything. Some code of torch asks whether it is 0, or compares two of them, so
+# each storage has its own.
+_FIRST_ADDRESS = 1 << 60
+
+_set = torch.ops.aten.set_.source_Storage_storage_offset
+_set_handle = _set._handle  # noqa: SLF001 - `redispatch` itself costs half a microsecond
+_new_storage = torch._C._construct_storage_from_data_pointer  # noqa: SLF001
+_new_empty = torch._C._acc.create_empty_tensor  # noqa: SLF001
+
+
+def new_storage(buffer: Buffer) -> torch.UntypedStorage:
+    """A storage of the device for a buffer."""
+    storage = _new_storage(_FIRST_ADDRESS + (buffer.number << 8), DEVICE, buffer.size_bytes)
+    storage.buffer = buffer
+    return storage  # type: ignore[no-any-return]
+
+
+def new_tensor(
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    dtype: torch.dtype,
+    layout: Layout | None,
+    size_bytes: int | None = None,
+    number: int | None = None,
+) -> torch.Tensor:
+    """A tensor over a new buffer, which the caller makes on the cards if the layout is not None."""
+    if size_bytes is None:
+        size_bytes = extent(size, stride) * dtype.itemsize
+    buffer = Buffer(size_bytes, layout, size[0] if size else 0, number)
+    tensor = _new_empty((0,), dtype)
+    _set_handle.redispatch_boxed(METADATA_ONLY, tensor, new_storage(buffer), 0, size, stride)
+    return tensor  # type: ignore[no-any-return]
+
+
+def buffer_of(tensor: torch.Tensor) -> Buffer:
+    """The buffer of a tensor of the device."""
+    return tensor.untyped_storage().buffer  # type: ignore[attr-defined,no-any-return]
+
+
+def extent(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    """How many elements a storage for a tensor of these sizes and strides has."""
+    if 0 in size:
+        return 0
+    return 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+
+
+def contiguous_stride(size: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a tensor that is contiguous in rows."""
+    stride, step = [], 1
+    for n in reversed(size):
+        stride.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(stride))

@@ -1,0 +1,84 @@
+"""The frames between the front-end of a virtual card and its workers: kinds and bodies."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from enum import IntEnum
+from typing import NamedTuple
+
+FREE = 0  # in the place of an operation's number: one buffer's number follows, which is forgotten
+_COUNTS = struct.Struct("<II")
+_UPLOAD = struct.Struct("<Qq")
+_RANGE = struct.Struct("<QQQ")
+
+
+class Kind(IntEnum):
+    """What a frame asks a worker for. Requests have replies; the others have none."""
+
+    DEFINE = 32  # an Operation (card_ops.proto)
+    RUN = 33  # calls of operations
+    UPLOAD = 34  # a new buffer with its bytes
+    ALLOCATE = 35  # a new buffer without
+    DOWNLOAD = 36  # request: bytes of a buffer
+    SYNCHRONIZE = 37  # request: answers when all before it is done on the device
+    COMPUTE = 38  # request: one call whose results have shapes that depend on data
+    POISONED = 39  # request: the buffers that are missing
+    POISON = 40  # buffers that are missing on another card
+    STATISTICS = 41  # request: memory in use, counts
+    FAILED = 64  # event from a worker: an operation has failed
+
+
+class Calls(NamedTuple):
+    """Calls of operations, one after another, as numbers.
+
+    Each call is the operation's number, the buffers of its arguments, its integers, and the numbers
+    of its new buffers; the floats of all calls are in `reals`.
+    """
+
+    numbers: array[int]
+    reals: array[float]
+
+
+def pack_calls(numbers: list[int], reals: list[float]) -> bytes:
+    """The body of RUN."""
+    return b"".join((_COUNTS.pack(len(numbers), len(reals)), array("q", numbers).tobytes(),
+                     array("d", reals).tobytes()))  # fmt: skip
+
+
+def unpack_calls(body: memoryview) -> Calls:
+    """The calls in the body of RUN. Raises `ValueError` if it has another length than it says."""
+    number_count, real_count = _COUNTS.unpack_from(body)
+    end = _COUNTS.size + 8 * number_count
+    if len(body) != end + 8 * real_count:
+        raise ValueError(f"calls of {len(body)} bytes say {number_count} and {real_count} numbers")
+    numbers, reals = array("q"), array("d")
+    numbers.frombytes(body[_COUNTS.size : end])
+    reals.frombytes(body[end:])
+    return Calls(numbers, reals)
+
+
+def pack_upload(number: int, size_bytes: int = -1) -> bytes:
+    """The head of UPLOAD, before the bytes; and with a size the body of ALLOCATE."""
+    return _UPLOAD.pack(number, size_bytes)
+
+
+def unpack_upload(body: memoryview) -> tuple[int, int, memoryview]:
+    """The buffer's number, the size, and the bytes. Raises `ValueError`."""
+    if len(body) < _UPLOAD.size:
+        raise ValueError(f"an upload of {len(body)} bytes")
+    number, size_bytes = _UPLOAD.unpack_from(body)
+    return number, size_bytes, body[_UPLOAD.size :]
+
+
+def pack_range(number: int, first: int, end: int) -> bytes:
+    """The body of DOWNLOAD: bytes `first` to `end` of a buffer, `end` not included."""
+    return _RANGE.pack(number, first, end)
+
+
+def unpack_range(body: memoryview) -> tuple[int, int, int]:
+    """The buffer's number, the first byte and the end. Raises `ValueError`."""
+    if len(body) != _RANGE.size:
+        raise ValueError(f"a range of {len(body)} bytes")
+    number, first, end = _RANGE.unpack(body)
+    return number, first, end

@@ -1,0 +1,41 @@
+"""Operations of Penstock's own that a card's worker runs: what changes how buffers lie on cards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.card.worker.collectives import Group
+    from penstock.card.worker.store import Store
+
+
+def composites(group: Group, store: Store) -> dict[str, Callable[..., Any]]:
+    """The operations by their names without "penstock::"."""
+
+    def gather(number: int, bounds: list[int]) -> None:
+        """A split buffer becomes whole."""
+        store.replace(number, group.gather(store.content(number), bounds))
+
+    def reduce(number: int, dtype: torch.dtype) -> None:
+        """A buffer of partial sums becomes whole."""
+        content = store.content(number)
+        values = torch.empty(0, dtype=dtype, device=content.device)
+        count = content.untyped_storage().nbytes() // dtype.itemsize
+        values.set_(content.untyped_storage(), 0, (count,), (1,))  # type: ignore[call-overload]
+        group.sum_in_place(values)
+
+    def scatter(number: int, bounds: list[int]) -> None:
+        """A whole buffer becomes split."""
+        content = store.content(number)
+        store.replace(number, content[bounds[group.card] : bounds[group.card + 1]].clone())
+
+    def partial(number: int) -> None:
+        """A whole buffer becomes partial sums: all but the first card's are zero."""
+        if group.card:
+            store.content(number).zero_()
+
+    return {"gather": gather, "reduce": reduce, "scatter": scatter, "partial": partial}
