@@ -23,17 +23,21 @@ class Question:
 
     Attributes:
         name: The operation without overload, such as "aten::add".
+        full_name: The same with the overload, such as "aten::add.Tensor".
         named: Its arguments by name, also those that were left out; tensors are `Operand`s.
         operands: Its tensor arguments in their order.
         results: Its tensor results; None for those that are no tensor.
         speeds: What the cards are worth to each other.
+        is_random: Whether each call brings a seed.
     """
 
     name: str
+    full_name: str
     named: dict[str, Any]
     operands: list[Operand]
     results: list[Meta | None]
     speeds: tuple[float, ...]
+    is_random: bool = False
 
     @property
     def cards(self) -> int:

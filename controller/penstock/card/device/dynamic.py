@@ -53,7 +53,7 @@ def _defined(
         Operand(i, tensor, buffer, is_changed=False)
         for i, (tensor, buffer) in enumerate(zip(scan.tensors, scan.buffers, strict=True))
     ]
-    question = Question(signature.name, {}, operands, [], session.speeds)
+    question = Question(signature.name, signature.full_name, {}, operands, [], session.speeds)
     slots = Slots(0, question, all_whole(question), [WHOLE] * len(operands), [])
     message = operation_message(signature.full_name, signature.positional, args, kwargs, slots)
     return session.stream.define([message for _ in session.speeds])

@@ -11,7 +11,18 @@ from penstock.card.device.scan import replaced
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-DYNAMIC_TAGS = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+_DYNAMIC_TAGS = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+# The device decides the shapes of results that only its own backward reads.
+_BY_DEVICE = {"aten::_embedding_bag", "aten::_embedding_bag_forward_only"}
+
+
+def _depends_on_data(operation: torch._ops.OpOverload) -> bool:
+    if operation._schema.name in _BY_DEVICE:  # noqa: SLF001
+        return True
+    # Indexing has the tag for masks; torch makes indices of those before it comes to a device.
+    return operation is not torch.ops.aten.index.Tensor and not _DYNAMIC_TAGS.isdisjoint(
+        operation.tags
+    )
 
 
 class Meta(NamedTuple):
@@ -47,7 +58,7 @@ def infer(
         DependsOnDataError: only running it tells.
         Exception: whatever torch says of arguments that do not fit.
     """
-    if not DYNAMIC_TAGS.isdisjoint(operation.tags) and operation is not torch.ops.aten.index.Tensor:
+    if _depends_on_data(operation):
         raise DependsOnDataError
     arguments: list[torch.Tensor] = []
 

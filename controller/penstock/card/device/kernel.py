@@ -10,6 +10,7 @@ from penstock.card.device.dynamic import compute
 from penstock.card.device.inference import DependsOnDataError
 from penstock.card.device.messages import is_wrapped_number
 from penstock.card.device.planner import ResizeError
+from penstock.card.device.random import draw_seed
 from penstock.card.device.resizing import resize
 
 if TYPE_CHECKING:
@@ -23,10 +24,14 @@ if TYPE_CHECKING:
 _Tensor = torch.Tensor
 
 
+# How many elements these make depends on their floats, which otherwise do not decide the plan.
+SIZED_BY_FLOATS = {"aten::arange", "aten::range"}
+
+
 class Scan:
     """The arguments of a call: what its plan depends on, and what comes with each call."""
 
-    __slots__ = ("buffers", "integers", "key", "reals", "tensors")
+    __slots__ = ("buffers", "generator", "integers", "key", "reals", "tensors")
 
     def __init__(self) -> None:
         self.key: list[Any] = []
@@ -34,6 +39,7 @@ class Scan:
         self.buffers: list[Buffer] = []
         self.integers: list[int] = []
         self.reals: list[float] = []
+        self.generator: torch.Generator | None = None
 
     def add(self, value: Any) -> None:
         """Takes an argument. Raises `RuntimeError` for a tensor of another device."""
@@ -58,6 +64,8 @@ class Scan:
                 self.add(one)
         elif kind is bool:
             self.key += (bool, value)
+        elif isinstance(value, torch.Generator):
+            self.generator = value
         else:
             self.key.append(value)
 
@@ -98,6 +106,10 @@ class Kernel:
             for name, value in kwargs.items():
                 scan.key.append(name)
                 scan.add(value)
+            if self._signature.is_random:
+                scan.integers.append(draw_seed(scan.generator))
+            if self._signature.name in SIZED_BY_FLOATS:
+                scan.key += scan.reals
             numbers = [one.number for one in scan.buffers]
             if len(set(numbers)) != len(numbers):  # two arguments may be views of one buffer
                 scan.key.append(tuple(numbers.index(one) for one in numbers))

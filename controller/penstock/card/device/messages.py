@@ -31,6 +31,7 @@ class Slots:
         self.card = card
         self.decision = decision
         self.outputs = outputs
+        self.is_random = question.is_random
         self._operands = iter(zip(question.operands, decision.uses, layouts, strict=True))
 
     def fill_view(self, view: pb.View) -> None:
@@ -56,6 +57,8 @@ def operation_message(
             _argument(message.named.add(name=key).value, own.pop(key, value), slots)
     for key, value in own.items():  # it was left out
         _argument(message.named.add(name=key).value, value, slots)
+    if slots.is_random:
+        message.named.add(name="seed").value.integer_slot.SetInParent()
     for output in slots.outputs:
         _output(message.outputs.add(), output, slots.card)
     return message

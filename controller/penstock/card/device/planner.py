@@ -85,7 +85,8 @@ class Planner:
         inferred: Inferred,
     ) -> Question:
         named = signature.named(args, kwargs, iter(operands))
-        return Question(signature.name, named, operands, inferred.results, self._speeds)
+        return Question(signature.name, signature.full_name, named, operands, inferred.results,
+                        self._speeds, signature.is_random)  # fmt: skip
 
     def _planned(
         self,
@@ -119,8 +120,8 @@ class Planner:
 
     def _decide(self, signature: Signature, question: Question) -> tuple[Decision, list[Layout]]:
         """A decision that can be carried out, and the layouts that the arguments need for it."""
-        if question.cards > 1:
-            rule = rule_for(signature.operation)
+        if question.cards > 1 or question.is_random:
+            rule = rule_for(signature)
             decision = rule(question) if rule is not None else None
             if decision is not None:
                 layouts = _layouts(question, decision)

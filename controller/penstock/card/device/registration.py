@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock.card.device.kernel import Kernel
+from penstock.card.device.random import random_kernels
 from penstock.card.device.signature import Signature
 from penstock.card.device.transfers import transfer_kernels
 from penstock.card.device.views import UNMARKED, view_kernel
@@ -30,7 +31,7 @@ _library = torch.library.Library("aten", "IMPL")
 
 def register(session: Callable[[], Session]) -> int:
     """Registers a kernel for each operation that torch does not make of others; how many."""
-    own = transfer_kernels(session)
+    own = {**transfer_kernels(session), **random_kernels()}
     count = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -62,6 +63,9 @@ def _kernel(name: str, session: Callable[[], Session]) -> Callable[..., Any] | N
     except AttributeError:
         return None  # only for TorchScript
     signature = Signature(operation)
+    is_drawn = torch.Tag.nondeterministic_seeded in operation.tags
+    if is_drawn and _has(name, "CompositeExplicitAutograd"):
+        return None  # torch makes it of an empty tensor and an operation that fills it
     is_view = signature.is_view or torch.Tag.inplace_view in operation.tags
     if base in METADATA or is_view or base in UNMARKED:
         # Where torch has a kernel for all devices, its results have no Python object yet, which

@@ -20,6 +20,7 @@ class Signature:
         name: Its name without the overload, such as "aten::add".
         full_name: Its name with the overload, such as "aten::add.Tensor".
         positional: The names of the arguments that may be given by position.
+        is_random: Whether it takes a generator of random numbers.
         is_view: Whether its results are views of an argument.
     """
 
@@ -35,6 +36,7 @@ class Signature:
         }
         self._returns = [_aliased(one, schema.arguments) for one in schema.returns]
         self._list_returns = [str(one.type).startswith("List") for one in schema.returns]
+        self.is_random = any(one.name == "generator" for one in schema.arguments)
         self.is_view = any(
             one.alias_info is not None and not one.alias_info.is_write for one in schema.returns
         )

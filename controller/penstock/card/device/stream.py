@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import threading
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.card.device.buffer import dead
 from penstock.card.frames import FREE, Kind, pack_calls, pack_range, pack_upload
+from penstock.model import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +56,9 @@ class Stream:
         self.calls = 0  # in `numbers`
         self._operations = FREE
         self._has_calls = threading.Event()
+        self._is_closed = False
         threading.Thread(target=self._send_tails, name="penstock-tail", daemon=True).start()
+        atexit.register(self._close)
 
     def appended(self) -> None:
         """Notes that one call was appended."""
@@ -79,8 +85,15 @@ class Stream:
         while True:
             self._has_calls.wait()
             self._has_calls.clear()
-            threading.Event().wait(TAIL_S)
-            self.flush()
+            if self._is_closed:
+                return
+            time.sleep(TAIL_S)
+            with contextlib.suppress(PenstockError):  # the next call raises it
+                self.flush()
+
+    def _close(self) -> None:
+        self._is_closed = True
+        self._has_calls.set()
 
     def define(self, messages: Sequence[Operation]) -> int:
         """Tells each card how it is to call one operation, and returns the operation's number."""

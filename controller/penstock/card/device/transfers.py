@@ -80,6 +80,10 @@ def transfer_kernels(session: Callable[[], Session]) -> dict[str, Callable[..., 
         stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
         return new_tensor(tuple(size), stride, dtype or torch.get_default_dtype(), None)
 
+    def efficientzerotensor(size: list[int], **options: Any) -> torch.Tensor:
+        options.pop("device", None)
+        return torch.zeros(size, device="penstock", **options)
+
     def resize_(
         tensor: torch.Tensor, size: list[int], memory_format: torch.memory_format | None = None
     ) -> torch.Tensor:
@@ -101,6 +105,7 @@ def transfer_kernels(session: Callable[[], Session]) -> dict[str, Callable[..., 
         "empty.memory_format": empty,
         "empty_strided": empty_strided,
         "resize_": resize_,
+        "_efficientzerotensor": efficientzerotensor,
     }
 
 

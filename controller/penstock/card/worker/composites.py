@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.card.worker.random import random_operations
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -38,4 +40,7 @@ def composites(group: Group, store: Store) -> dict[str, Callable[..., Any]]:
         if group.card:
             store.content(number).zero_()
 
-    return {"gather": gather, "reduce": reduce, "scatter": scatter, "partial": partial}
+    return {
+        "gather": gather, "reduce": reduce, "scatter": scatter, "partial": partial,
+        **random_operations(),
+    }  # fmt: skip
