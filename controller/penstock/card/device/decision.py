@@ -29,6 +29,8 @@ class Question:
         results: Its tensor results; None for those that are no tensor.
         speeds: What the cards are worth to each other.
         is_random: Whether each call brings a seed.
+        target_count: How many of the tensor arguments, the last ones, are given as `out`.
+        least_work: How many multiplications are worth to be split if nothing is split yet.
     """
 
     name: str
@@ -38,6 +40,8 @@ class Question:
     results: list[Meta | None]
     speeds: tuple[float, ...]
     is_random: bool = False
+    least_work: float = 0.0
+    target_count: int = 0
 
     @property
     def cards(self) -> int:
@@ -60,6 +64,12 @@ class Decision:
     results: Sequence[Use]
     replaced: dict[str, Sequence[Any]] = field(default_factory=dict)
     name: str | None = None
+
+
+    @property
+    def is_split(self) -> bool:
+        """Whether each card does a part of the work."""
+        return any(use is not WHOLE for use in (*self.uses, *self.results))
 
 
 def all_whole(question: Question) -> Decision:

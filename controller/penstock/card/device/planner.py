@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from penstock.card.device.inference import infer
 from penstock.card.device.messages import Slots, operation_message
 from penstock.card.device.operand import Operand
 from penstock.card.device.plan import NewTensor, Plan
-from penstock.card.device.rules import rule_for
+from penstock.card.device.rules import rules_for
 from penstock.card.device.tensors import extent
 from penstock.card.layout import LocalView, Split, local_views, whole_view
 from penstock.card.layout.placement import split_at
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from penstock.card.device.signature import Signature
     from penstock.card.device.stream import Stream
     from penstock.card.layout import Layout
+
+
+LEAST_WORK = 1e6  # multiplications: a millisecond of a slow core, or what a message to it costs
 
 
 class ResizeError(Exception):
@@ -44,8 +48,11 @@ class Planner:
             split.
     """
 
-    def __init__(self, stream: Stream, speeds: tuple[float, ...]) -> None:
+    def __init__(
+        self, stream: Stream, speeds: tuple[float, ...], least_work: float = LEAST_WORK
+    ) -> None:
         self._stream = stream
+        self._least_work = least_work
         self._speeds = speeds
         self.gathered: Counter[str] = Counter()
 
@@ -86,7 +93,8 @@ class Planner:
     ) -> Question:
         named = signature.named(args, kwargs, iter(operands))
         return Question(signature.name, signature.full_name, named, operands, inferred.results,
-                        self._speeds, signature.is_random)  # fmt: skip
+                        self._speeds, signature.is_random, self._least_work,
+                        signature.target_count)  # fmt: skip
 
     def _planned(
         self,
@@ -96,11 +104,12 @@ class Planner:
         kwargs: dict[str, Any],
         result_count: int,
     ) -> Plan:
-        decision, layouts = self._decide(signature, question)
+        aliases = signature.result_aliases(args, kwargs, len(question.results))
+        decision, layouts = self._decide(signature, question, aliases)
         is_split = any(isinstance(one.layout, Split) for one in question.operands)
-        if is_split and not any(isinstance(use, Cut) for use in decision.uses):
+        if is_split and not decision.is_split:
             self.gathered[question.name] += 1
-        results, outputs = self._results(signature, question, decision, args, kwargs)
+        results, outputs = _results(question, decision, aliases)
         messages = [
             operation_message(
                 decision.name or signature.full_name, signature.positional, args, kwargs,
@@ -118,42 +127,49 @@ class Planner:
         number = self._stream.define(messages)
         return Plan(number, results, before, after, signature.builder(result_count))
 
-    def _decide(self, signature: Signature, question: Question) -> tuple[Decision, list[Layout]]:
-        """A decision that can be carried out, and the layouts that the arguments need for it."""
-        if question.cards > 1 or question.is_random:
-            rule = rule_for(signature)
-            decision = rule(question) if rule is not None else None
-            if decision is not None:
-                layouts = _layouts(question, decision)
-                if layouts is not None and _results_fit(question, decision):
-                    return decision, layouts
-        whole = all_whole(question)
-        layouts = _layouts(question, whole)
-        if layouts is None:
-            raise AssertionError("every tensor can be made whole")
-        return whole, layouts
+    def _decide(
+        self, signature: Signature, question: Question, aliases: Sequence[int | None]
+    ) -> tuple[Decision, list[Layout]]:
+        """The decision that moves the fewest bytes, and the layouts that the arguments need for it.
 
-    def _results(
-        self,
-        signature: Signature,
-        question: Question,
-        decision: Decision,
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-    ) -> tuple[list[NewTensor | int | None], list[tuple[Meta, Use] | None]]:
-        aliases = signature.result_aliases(args, kwargs, len(question.results))
-        results: list[NewTensor | int | None] = []
-        outputs: list[tuple[Meta, Use] | None] = []
-        for meta, use, alias in zip(question.results, decision.results, aliases, strict=True):
-            if alias is not None or meta is None:
-                results.append(alias)
-                outputs.append(None)
+        The decisions that a rule offers come before doing everything on every card.
+        """
+        offered: list[Decision] = []
+        if question.cards > 1 or question.is_random:
+            offered.extend(rules_for(signature)(question))
+        if not question.is_random:
+            offered.append(all_whole(question))
+        best: tuple[Decision, list[Layout]] | None = None
+        least_bytes = math.inf
+        for decision in offered:
+            _use_targets_as_results(question, decision, aliases)
+            layouts = _layouts(question, decision)
+            if layouts is None or not _results_fit(question, decision):
                 continue
-            size_bytes = extent(meta.size, meta.stride) * meta.dtype.itemsize
-            layout = _split_of(meta, use) if isinstance(use, Cut) else use
-            results.append(NewTensor(meta.size, meta.stride, meta.dtype, layout, size_bytes))  # type: ignore[arg-type]
-            outputs.append((meta, use))
-        return results, outputs
+            moved_bytes = _moved_bytes(question, decision)
+            if moved_bytes < least_bytes:
+                best, least_bytes = (decision, layouts), moved_bytes
+        if best is None:
+            raise AssertionError(f"{signature.full_name}: every tensor can be made whole")
+        return best
+
+
+def _results(
+    question: Question, decision: Decision, aliases: Sequence[int | None]
+) -> tuple[list[NewTensor | int | None], list[tuple[Meta, Use] | None]]:
+    """What a call returns, and what the cards make new for it."""
+    results: list[NewTensor | int | None] = []
+    outputs: list[tuple[Meta, Use] | None] = []
+    for meta, use, alias in zip(question.results, decision.results, aliases, strict=True):
+        if alias is not None or meta is None:
+            results.append(alias)
+            outputs.append(None)
+            continue
+        size_bytes = extent(meta.size, meta.stride) * meta.dtype.itemsize
+        layout = _split_of(meta, use) if isinstance(use, Cut) else use
+        results.append(NewTensor(meta.size, meta.stride, meta.dtype, layout, size_bytes))  # type: ignore[arg-type]
+        outputs.append((meta, use))
+    return results, outputs
 
 
 def _layouts(question: Question, decision: Decision) -> list[Layout] | None:
@@ -170,6 +186,18 @@ def _layouts(question: Question, decision: Decision) -> list[Layout] | None:
         if seen.setdefault(operand.buffer.number, layout) is not layout:
             return None
     return layouts
+
+
+def _moved_bytes(question: Question, decision: Decision) -> float:
+    """Bytes that the cards must exchange so that the arguments lie as a decision wants them."""
+    moved_bytes = 0.0
+    for operand, use in zip(question.operands, decision.uses, strict=True):
+        size_bytes = operand.buffer.size_bytes
+        if operand.layout is PARTIAL and use is not PARTIAL:
+            moved_bytes += 2 * size_bytes
+        elif isinstance(operand.layout, Split) and operand.cut != use:
+            moved_bytes += size_bytes
+    return moved_bytes
 
 
 def _layout(operand: Operand, use: Use) -> Layout | None:
@@ -215,6 +243,18 @@ def _checked_split(
     split = split_at(tuple(bounds))
     found = local_views(split, size, stride, 0, item_bytes)
     return split if found is not None and found[0] == cut else None
+
+
+def _use_targets_as_results(
+    question: Question, decision: Decision, aliases: Sequence[int | None]
+) -> None:
+    """A tensor given as `out` lies as the result does, whatever the rule says of it."""
+    targets = question.operands[len(question.operands) - question.target_count :]
+    uses = list(decision.uses)
+    for use, alias in zip(decision.results, aliases, strict=True):
+        if alias is not None and question.operands[alias] in targets:
+            uses[alias] = use
+    decision.uses = uses
 
 
 def _results_fit(question: Question, decision: Decision) -> bool:

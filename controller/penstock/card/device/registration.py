@@ -24,6 +24,7 @@ TORCHS_OWN = {
     "aten::set_", "aten::_has_same_storage_numel", "aten::is_set_to", "aten::_has_compatible_shallow_copy_type",
     "aten::empty_like", "aten::new_empty", "aten::new_empty_strided", "aten::_empty_affine_quantized",
     "aten::_sparse_coo_tensor_with_dims_and_tensors", "aten::_fused_sdp_choice", "aten::clone",
+    "aten::new_zeros", "aten::new_ones", "aten::new_full",
 }  # fmt: skip
 METADATA = {"aten::set_", "aten::is_set_to", "aten::_has_same_storage_numel"}
 _library = torch.library.Library("aten", "IMPL")

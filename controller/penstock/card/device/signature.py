@@ -20,6 +20,7 @@ class Signature:
         name: Its name without the overload, such as "aten::add".
         full_name: Its name with the overload, such as "aten::add.Tensor".
         positional: The names of the arguments that may be given by position.
+        target_count: How many arguments are tensors for the results (`out`).
         is_random: Whether it takes a generator of random numbers.
         is_view: Whether its results are views of an argument.
     """
@@ -34,6 +35,9 @@ class Signature:
         self._changed = {
             one.name for one in schema.arguments if one.alias_info and one.alias_info.is_write
         }
+        self.target_count = sum(
+            one.kwarg_only and one.name in self._changed for one in schema.arguments
+        )
         self._returns = [_aliased(one, schema.arguments) for one in schema.returns]
         self._list_returns = [str(one.type).startswith("List") for one in schema.returns]
         self.is_random = any(one.name == "generator" for one in schema.arguments)

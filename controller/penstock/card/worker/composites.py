@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock.card.worker.random import random_operations
+from penstock.card.worker.summation import summations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,5 +43,5 @@ def composites(group: Group, store: Store) -> dict[str, Callable[..., Any]]:
 
     return {
         "gather": gather, "reduce": reduce, "scatter": scatter, "partial": partial,
-        **random_operations(),
+        **random_operations(), **summations(group),
     }  # fmt: skip

@@ -20,7 +20,7 @@ _COUNTED = {
 }
 
 
-def random_rule(question: Question) -> Decision:
+def random_rule(question: Question) -> list[Decision]:
     """Each card fills its own rows; what torch can only make by itself is made whole."""
     counted = _COUNTED.get(question.full_name)
     whole = [WHOLE] * len(question.operands)
@@ -28,7 +28,7 @@ def random_rule(question: Question) -> Decision:
     cards = range(question.cards)
     if counted is None:
         operation = {"operation": [question.full_name for _ in cards]}
-        return Decision(whole, results, operation, "penstock::seeded")
+        return [Decision(whole, results, operation, "penstock::seeded")]
     own = question.operands[0]
     cut = own.cut if len(question.operands) == 1 else None
     first = [sum(cut.rows[:card]) if cut else 0 for card in cards]
@@ -38,4 +38,4 @@ def random_rule(question: Question) -> Decision:
         "first": first,
     }
     uses: list[Cut] = [cut] if cut else []
-    return Decision(uses or whole, results, replaced, f"penstock::{counted}")
+    return [Decision(uses or whole, results, replaced, f"penstock::{counted}")]
