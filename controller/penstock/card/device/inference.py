@@ -16,6 +16,17 @@ _DYNAMIC_TAGS = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output
 _BY_DEVICE = {"aten::_embedding_bag", "aten::_embedding_bag_forward_only"}
 
 
+# In evaluation these save no statistics; torch's inference says that they do.
+_EVALUATED = {"aten::native_batch_norm", "aten::_native_batch_norm_legit"}
+
+
+def _training(
+    operation: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> bool:
+    names = [one.name for one in operation._schema.arguments]  # noqa: SLF001
+    return bool({**dict(zip(names, args, strict=False)), **kwargs}["training"])
+
+
 def _depends_on_data(operation: torch._ops.OpOverload) -> bool:
     if operation._schema.name in _BY_DEVICE:  # noqa: SLF001
         return True
@@ -81,6 +92,8 @@ def infer(
         raise DependsOnDataError from error
     flat = result if isinstance(result, (tuple, list)) else (result,)
     flat = [one for each in flat for one in (each if isinstance(each, list) else (each,))]
+    if operation._schema.name in _EVALUATED and not _training(operation, args, kwargs):  # noqa: SLF001
+        flat = [flat[0], *(torch.empty(0, dtype=one.dtype, device="meta") for one in flat[1:])]
     return Inferred(
         [_described(one) if isinstance(one, torch.Tensor) else None for one in flat],
         [_described(one) for one in arguments],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.card.device.decompositions import decompositions
 from penstock.card.device.kernel import Kernel
 from penstock.card.device.random import random_kernels
 from penstock.card.device.signature import Signature
@@ -43,6 +44,8 @@ def register(session: Callable[[], Session]) -> int:
             if kernel is not None:
                 _library.impl(name.removeprefix("aten::"), kernel, "PrivateUse1")
                 count += 1
+        for name, kernel in decompositions().items():
+            _library.impl(name, kernel, "AutogradPrivateUse1")
     return count
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.card.worker.normalization import normalizations
 from penstock.card.worker.random import random_operations
 from penstock.card.worker.summation import summations
 
@@ -44,4 +45,5 @@ def composites(group: Group, store: Store) -> dict[str, Callable[..., Any]]:
     return {
         "gather": gather, "reduce": reduce, "scatter": scatter, "partial": partial,
         **random_operations(), **summations(group),
+        **normalizations(group),
     }  # fmt: skip

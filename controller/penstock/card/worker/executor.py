@@ -98,9 +98,10 @@ class Executor:
         except PoisonedError as error:
             self._store.poison(new, str(error))
         except Exception as error:  # noqa: BLE001 - whatever the device says
-            why = f"{operation.name}: {error}"
-            self._store.poison(new, why)
-            self._report(operation.name, f"{type(error).__name__}: {error}")
+            # torch lists all of its devices after the first line
+            why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            self._store.poison(new, f"{operation.name}: {why}")
+            self._report(operation.name, why)
 
     def _keep(
         self, operation: Operation, result: object, new: Sequence[int], arguments: list[Any]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from penstock.card.device.rules import along, losses
+from penstock.card.device.rules import along, losses, normalization
 from penstock.card.device.rules.batches import BATCHES, batchwise
 from penstock.card.device.rules.pointwise import ALSO, pointwise
 from penstock.card.device.rules.products import product
@@ -49,6 +49,8 @@ _NAMED: dict[str, Rule] = {
     **dict.fromkeys(("native_layer_norm", "native_layer_norm_backward"), along.layer_norm),
     **dict.fromkeys(("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward",
                      "nll_loss2d_backward"), losses.nll_loss),
+    "native_batch_norm": normalization.batch_norm,
+    "native_batch_norm_backward": normalization.batch_norm_backward,
     "embedding": along.embedding,
     "embedding_dense_backward": along.embedding_backward,
     "cat": along.joined,

@@ -1,0 +1,106 @@
+"""Batch normalization over a batch of which each card has a part.
+
+The statistics are those of the whole batch, so that the result is that of one device. Means and
+sums of squares of parts are merged by Chan, Golub, LeVeque, "Algorithms for computing the sample
+variance", The American Statistician 37 (1983).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.card.worker.collectives import Group
+
+_apply = torch.ops.aten.native_batch_norm.default
+_backward = torch.ops.aten.native_batch_norm_backward.default
+
+
+def normalizations(group: Group) -> dict[str, Callable[..., Any]]:
+    """The operations by their names without "penstock::"."""
+
+    def batch_norm(
+        own: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        running_mean: torch.Tensor | None,
+        running_var: torch.Tensor | None,
+        training: bool,
+        momentum: float,
+        eps: float,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """native_batch_norm in training: the result, the batch's mean, and 1 / deviation."""
+        del training
+        dims = [k for k in range(own.dim()) if k != 1]
+        count = own.numel() // own.shape[1]
+        kind = torch.float32 if own.dtype in {torch.float16, torch.bfloat16} else own.dtype
+        var, mean = torch.var_mean(own.to(kind), dims, correction=0)
+        merged = _merge(group, count, mean, var)
+        mean, var, whole = merged
+        if running_mean is not None:
+            running_mean.mul_(1 - momentum).add_(mean, alpha=momentum)
+        if running_var is not None:
+            running_var.mul_(1 - momentum).add_(var * (whole / max(whole - 1, 1)), alpha=momentum)
+        out = _apply(own, weight, bias, mean, var, False, 0.0, eps)[0]
+        return out, mean, torch.rsqrt(var + eps)
+
+    def batch_norm_backward(
+        gradient: torch.Tensor,
+        own: torch.Tensor,
+        weight: torch.Tensor | None,
+        running_mean: torch.Tensor | None,
+        running_var: torch.Tensor | None,
+        mean: torch.Tensor,
+        deviation: torch.Tensor,
+        train: bool,
+        eps: float,
+        mask: list[bool],
+        *,
+        count: int,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+        """native_batch_norm_backward in training; `count` elements a channel on all cards."""
+        del running_mean, running_var, train
+        # 1 / deviation² - eps is the variance, so that torch's kernel for evaluation, which takes
+        # the statistics as constants, gives the first term and both sums in one pass.
+        var = deviation.pow(-2).sub_(eps)
+        first, products, sums = _backward(
+            gradient, own, weight, mean, var, mean, deviation, False, eps, [True, True, True]
+        )
+        parts = (sums.clone(), products.clone())
+        both = torch.stack((sums, products))
+        group.sum_in_place(both)
+        scale = deviation if weight is None else deviation * weight
+        shape = [1, -1, *([1] * (own.dim() - 2))]
+        slope = (both[1] * scale * deviation / count).view(shape)
+        level = (both[0] * scale / count).view(shape)
+        if mask[0]:  # from the mean, as a mean far from 0 would take the digits of the rest
+            first.sub_(level).addcmul_(own - mean.view(shape), slope, value=-1)
+        return (first if mask[0] else None, parts[1] if mask[1] else None,
+                parts[0] if mask[2] else None)  # fmt: skip
+
+    return {"batch_norm": batch_norm, "batch_norm_backward": batch_norm_backward}
+
+
+def _merge(
+    group: Group, count: int, mean: torch.Tensor, var: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """The mean and the variance of all cards' elements, and how many there are.
+
+    Sums of squares are taken from the first card's mean, and not from 0, so that they do not lose
+    what a mean far from 0 would hide.
+    """
+    rows = torch.zeros((group.cards, 2 * mean.numel() + 1), dtype=mean.dtype, device=mean.device)
+    rows[group.card, 0] = count
+    rows[group.card, 1 : 1 + mean.numel()] = mean
+    rows[group.card, 1 + mean.numel() :] = var
+    group.sum_in_place(rows)
+    counts, means = rows[:, :1], rows[:, 1 : 1 + mean.numel()]
+    squares = rows[:, 1 + mean.numel() :]
+    whole = counts.sum()
+    merged = (counts * means).sum(0) / whole
+    spread = (counts * (squares + (means - merged).square())).sum(0) / whole
+    return merged, spread, int(whole.item())
