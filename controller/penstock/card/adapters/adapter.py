@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.card.adapters.attention import attention, attention_backward
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,3 +30,11 @@ class Adapter:
     ) -> object:
         """Calls one operation on the card. Raises what the operation does."""
         return function(*positional, **named)
+
+    def attention(self, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Attention (`penstock.card.adapters.attention`); kinds with a fused one call that."""
+        return attention(*args)
+
+    def attention_backward(self, *args: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The gradients of attention."""
+        return attention_backward(*args)

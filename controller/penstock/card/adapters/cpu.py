@@ -6,6 +6,11 @@ import torch
 
 from penstock.card.adapters.adapter import Adapter
 
+_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default  # noqa: SLF001
+_attention_backward = (
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default  # noqa: SLF001
+)
+
 
 class CpuAdapter(Adapter):
     """Processor cores as a card. Each operation is done when it returns."""
@@ -15,3 +20,41 @@ class CpuAdapter(Adapter):
 
     def synchronize(self) -> None:
         """Returns at once."""
+
+    def attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        bias: torch.Tensor | None,
+        is_causal: bool,
+        scale: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """torch's fused attention for the CPU."""
+        return _attention(query, key, value, 0.0, is_causal, attn_mask=_added(bias, query),
+                          scale=scale)  # type: ignore[no-any-return]  # fmt: skip
+
+    def attention_backward(
+        self,
+        gradient: torch.Tensor,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        bias: torch.Tensor | None,
+        out: torch.Tensor,
+        logsumexp: torch.Tensor,
+        is_causal: bool,
+        scale: float,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Its gradients."""
+        return _attention_backward(
+            gradient, query, key, value, out, logsumexp, 0.0, is_causal,
+            attn_mask=_added(bias, query), scale=scale,
+        )  # type: ignore[no-any-return]  # fmt: skip
+
+
+def _added(bias: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
+    """A mask as numbers that are added to the scores."""
+    if bias is None or bias.dtype is not torch.bool:
+        return bias
+    return torch.zeros_like(bias, dtype=query.dtype).masked_fill_(~bias, -torch.inf)

@@ -6,13 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.card.device.attention import scaled_dot_product_attention
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 def decompositions() -> dict[str, Callable[..., Any]]:
     """The operations by name without "aten::"; gradients flow through what they are made of."""
-    return {"_thnn_fused_lstm_cell": _lstm_cell, "_thnn_fused_gru_cell": _gru_cell}
+    return {
+        "_thnn_fused_lstm_cell": _lstm_cell,
+        "_thnn_fused_gru_cell": _gru_cell,
+        "scaled_dot_product_attention": scaled_dot_product_attention,
+    }
 
 
 def _lstm_cell(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.card.device.attention import SCHEMAS, attention_kernels
 from penstock.card.device.decompositions import decompositions
 from penstock.card.device.kernel import Kernel
 from penstock.card.device.random import random_kernels
@@ -24,28 +25,36 @@ TORCHS_OWN = {
     "aten::_to_copy", "aten::resize_as_", "aten::record_stream", "aten::is_pinned", "aten::_pin_memory",
     "aten::set_", "aten::_has_same_storage_numel", "aten::is_set_to", "aten::_has_compatible_shallow_copy_type",
     "aten::empty_like", "aten::new_empty", "aten::new_empty_strided", "aten::_empty_affine_quantized",
-    "aten::_sparse_coo_tensor_with_dims_and_tensors", "aten::_fused_sdp_choice", "aten::clone",
+    "aten::_sparse_coo_tensor_with_dims_and_tensors", "aten::clone",
     "aten::new_zeros", "aten::new_ones", "aten::new_full",
 }  # fmt: skip
 METADATA = {"aten::set_", "aten::is_set_to", "aten::_has_same_storage_numel"}
+_own = torch.library.Library("penstock", "IMPL")
 _library = torch.library.Library("aten", "IMPL")
 
 
 def register(session: Callable[[], Session]) -> int:
     """Registers a kernel for each operation that torch does not make of others; how many."""
-    own = {**transfer_kernels(session), **random_kernels()}
+    own = {**transfer_kernels(session), **random_kernels(), **attention_kernels()}
+    made_of_others = decompositions()
     count = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in torch._C._dispatch_get_all_op_names():  # noqa: SLF001
-            if not name.startswith("aten::") or _is_composite(name):
+            short = name.removeprefix("aten::")
+            if not name.startswith("aten::") or _is_composite(name) or short in made_of_others:
                 continue
-            kernel = own.get(name.removeprefix("aten::")) or _kernel(name, session)
+            kernel = own.get(short) or _kernel(name, session)
             if kernel is not None:
-                _library.impl(name.removeprefix("aten::"), kernel, "PrivateUse1")
+                _library.impl(short, kernel, "PrivateUse1")
                 count += 1
-        for name, kernel in decompositions().items():
+        for schema in SCHEMAS:
+            name = schema.partition("(")[0]
+            operation = getattr(torch.ops.penstock, name).default
+            _own.impl(name, Kernel(Signature(operation), session), "PrivateUse1")
+        for name, kernel in made_of_others.items():
             _library.impl(name, kernel, "AutogradPrivateUse1")
+            _library.impl(name, kernel, "PrivateUse1")  # in inference mode
     return count
 
 

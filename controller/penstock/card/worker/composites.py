@@ -13,11 +13,12 @@ from penstock.card.worker.summation import summations
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.card.adapters import Adapter
     from penstock.card.worker.collectives import Group
     from penstock.card.worker.store import Store
 
 
-def composites(group: Group, store: Store) -> dict[str, Callable[..., Any]]:
+def composites(group: Group, store: Store, adapter: Adapter) -> dict[str, Callable[..., Any]]:
     """The operations by their names without "penstock::"."""
 
     def gather(number: int, bounds: list[int]) -> None:
@@ -46,4 +47,5 @@ def composites(group: Group, store: Store) -> dict[str, Callable[..., Any]]:
         "gather": gather, "reduce": reduce, "scatter": scatter, "partial": partial,
         **random_operations(), **summations(group),
         **normalizations(group),
+        "attention": adapter.attention, "attention_backward": adapter.attention_backward,
     }  # fmt: skip

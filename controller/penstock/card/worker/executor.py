@@ -34,7 +34,7 @@ class Executor:
         """
         self._adapter = adapter
         self._store = Store(adapter.device)
-        self._own = composites(group, self._store)
+        self._own = composites(group, self._store, adapter)
         self._operations: dict[int, Operation] = {}
         self._report = report
         self._handlers: dict[int, Callable[[memoryview], Reply]] = {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock.card.device.rules import along, losses, normalization
+from penstock.card.device.rules.attention import attention
 from penstock.card.device.rules.batches import BATCHES, batchwise
 from penstock.card.device.rules.pointwise import ALSO, pointwise
 from penstock.card.device.rules.products import product
@@ -51,6 +52,7 @@ _NAMED: dict[str, Rule] = {
                      "nll_loss2d_backward"), losses.nll_loss),
     "native_batch_norm": normalization.batch_norm,
     "native_batch_norm_backward": normalization.batch_norm_backward,
+    **dict.fromkeys(("penstock::attention", "penstock::attention_backward"), attention),
     "embedding": along.embedding,
     "embedding_dense_backward": along.embedding_backward,
     "cat": along.joined,
