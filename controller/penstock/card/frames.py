@@ -26,7 +26,11 @@ class Kind(IntEnum):
     POISONED = 39  # request: the buffers that are missing
     POISON = 40  # buffers that are missing on another card
     STATISTICS = 41  # request: memory in use, counts
+    SET_UP = 42  # request: a Setup; answers a Ready when all cards are together
     FAILED = 64  # event from a worker: an operation has failed
+
+
+KINDS = {int(kind): kind.name.lower() for kind in Kind}
 
 
 class Calls(NamedTuple):

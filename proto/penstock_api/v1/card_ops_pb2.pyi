@@ -6,6 +6,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Setup(_message.Message):
+    __slots__ = ("card", "cards", "store")
+    CARD_FIELD_NUMBER: _ClassVar[int]
+    CARDS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    card: int
+    cards: int
+    store: str
+    def __init__(self, card: _Optional[int] = ..., cards: _Optional[int] = ..., store: _Optional[str] = ...) -> None: ...
+
+class Ready(_message.Message):
+    __slots__ = ("lacking",)
+    LACKING_FIELD_NUMBER: _ClassVar[int]
+    lacking: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, lacking: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Operation(_message.Message):
     __slots__ = ("number", "name", "positional", "named", "outputs")
     NUMBER_FIELD_NUMBER: _ClassVar[int]

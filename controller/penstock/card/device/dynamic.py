@@ -65,4 +65,4 @@ def _result(item: pb.Result, numbers: Any) -> Any:
         return getattr(item, kind or "")
     view = item.tensor
     return new_tensor(tuple(view.size), tuple(view.stride), getattr(torch, view.dtype), WHOLE,
-                      item.buffer_bytes, next(numbers))  # fmt: skip
+                      item.buffer_bytes, number=next(numbers))  # fmt: skip

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from penstock.card.device.signature import Signature
 
 _Tensor = torch.Tensor
+_Parameter = torch.nn.Parameter
+_PLAIN = {int, type(None), str, torch.dtype, torch.memory_format, torch.layout, torch.device}
+_COMPLEX = {torch.complex32, torch.complex64, torch.complex128}  # their views may be conjugated
+_NO_INTEGERS: list[int] = []
 
 
 # How many elements these make depends on their floats, which otherwise do not decide the plan.
@@ -54,7 +58,9 @@ class Scan:
             self.tensors.append(value)
             self.buffers.append(buffer)
             self.key += (value.dtype, value.shape, value.stride(), value.storage_offset(),
-                         buffer.layout, value.is_conj(), value.is_neg())  # fmt: skip
+                         buffer.layout, value.is_neg())  # fmt: skip
+            if value.is_conj():
+                self.key.append("conj")
         elif kind is float:
             self.reals.append(value)
             self.key.append(float)
@@ -93,39 +99,73 @@ class Kernel:
 
     def __init__(self, signature: Signature, session: Callable[[], Session]) -> None:
         self._signature = signature
+        self._is_special = signature.is_random or signature.name in SIZED_BY_FLOATS
         self._session = session
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
         """Runs the operation. Raises what torch says of arguments that do not fit."""
         session = self._session()
-        stream = session.stream
-        with stream.lock:
-            scan = Scan()
-            for value in args:
-                scan.add(value)
-            for name, value in kwargs.items():
-                scan.key.append(name)
-                scan.add(value)
-            if self._signature.is_random:
-                scan.integers.append(draw_seed(scan.generator))
-            if self._signature.name in SIZED_BY_FLOATS:
-                scan.key += scan.reals
-            numbers = [one.number for one in scan.buffers]
-            if len(set(numbers)) != len(numbers):  # two arguments may be views of one buffer
-                scan.key.append(tuple(numbers.index(one) for one in numbers))
-            key = (self, *scan.key)
-            plan = session.plans.get(key)
-            if plan is None:
-                try:
-                    plan = self._plan(session, scan, args, kwargs)
-                except DependsOnDataError:
-                    return compute(session, self._signature, args, kwargs, scan)
-                except ResizeError as error:
-                    resize(scan.tensors[error.tensor], error.size, error.stride)
-                    return self(*args, **kwargs)
-                session.plans[key] = plan
-            return plan.run(stream, session.change_layout, scan.tensors, scan.buffers,
-                            scan.integers, scan.reals)  # fmt: skip
+        with session.stream.lock:
+            if not kwargs and not self._is_special:
+                # Nine of ten calls: tensors and numbers by position, seen before. Every attribute
+                # that is asked for here costs a program of small operations a percent.
+                key: list[Any] = [self]
+                tensors: list[torch.Tensor] = []
+                buffers: list[Buffer] = []
+                reals: list[float] = []
+                for value in args:
+                    kind = type(value)
+                    if kind is _Tensor or kind is _Parameter:
+                        buffer = getattr(value.untyped_storage(), "buffer", None)
+                        dtype = value.dtype
+                        if buffer is None or buffer in buffers or dtype in _COMPLEX:
+                            break
+                        tensors.append(value)
+                        buffers.append(buffer)
+                        key += (dtype, value.shape, value.stride(), value.storage_offset(),
+                                buffer.layout, value.is_neg())  # fmt: skip
+                    elif kind is float:
+                        reals.append(value)
+                        key.append(float)
+                    elif kind in _PLAIN:
+                        key.append(value)
+                    else:
+                        break
+                else:
+                    plan = session.plans.get(tuple(key))
+                    if plan is not None:
+                        return plan.run(session, tensors, buffers, _NO_INTEGERS, reals)
+            return self._scanned(session, args, kwargs)
+
+    def _scanned(
+        self, session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> object:
+        """A call with arguments of any kind, or of shapes that were not seen before."""
+        scan = Scan()
+        for value in args:
+            scan.add(value)
+        for name, value in kwargs.items():
+            scan.key.append(name)
+            scan.add(value)
+        if self._signature.is_random:
+            scan.integers.append(draw_seed(scan.generator))
+        if self._signature.name in SIZED_BY_FLOATS:
+            scan.key += scan.reals
+        numbers = [one.number for one in scan.buffers]
+        if len(set(numbers)) != len(numbers):  # two arguments may be views of one buffer
+            scan.key.append(tuple(numbers.index(one) for one in numbers))
+        key = (self, *scan.key)
+        plan = session.plans.get(key)
+        if plan is None:
+            try:
+                plan = self._plan(session, scan, args, kwargs)
+            except DependsOnDataError:
+                return compute(session, self._signature, args, kwargs, scan)
+            except ResizeError as error:
+                resize(scan.tensors[error.tensor], error.size, error.stride)
+                return self(*args, **kwargs)
+            session.plans[key] = plan
+        return plan.run(session, scan.tensors, scan.buffers, scan.integers, scan.reals)
 
     def _plan(
         self, session: Session, scan: Scan, args: tuple[Any, ...], kwargs: dict[str, Any]

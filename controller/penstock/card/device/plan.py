@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.card.device.stream import CALLS_AT_ONCE
 from penstock.card.device.tensors import new_tensor
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from penstock.card.device.buffer import Buffer
-    from penstock.card.device.stream import Stream
+    from penstock.card.device.session import Session
     from penstock.card.layout import Layout
 
 
@@ -56,34 +57,33 @@ class Plan:
 
     def run(
         self,
-        stream: Stream,
-        change: Callable[[Buffer, Layout, torch.dtype], None],
+        session: Session,
         tensors: list[torch.Tensor],
         buffers: list[Buffer],
         integers: list[int],
         reals: list[float],
     ) -> object:
         """Appends the call to the stream and returns what the operation returns."""
+        stream = session.stream
         for index, layout in self.before:
-            change(buffers[index], layout, tensors[index].dtype)
+            session.change_layout(buffers[index], layout, tensors[index].dtype)
         numbers = stream.numbers
         numbers.append(self.number)
         for buffer in buffers:
             numbers.append(buffer.number)
         if integers:
             numbers += integers
+        if reals:
+            stream.reals += reals
         made: list[torch.Tensor | None] = []
         for result in self.results:
             if type(result) is NewTensor:
-                tensor = new_tensor(*result)
-                numbers.append(tensor.untyped_storage().buffer.number)  # type: ignore[attr-defined]
-                made.append(tensor)
+                made.append(new_tensor(*result, numbers))
             else:
                 made.append(None if result is None else tensors[result])  # type: ignore[call-overload]
-        if reals:
-            stream.reals += reals
         for index, layout in self.after:
             buffers[index].layout = layout
-        stream.appended()
+        stream.calls += 1
+        if stream.calls == 1 or stream.calls >= CALLS_AT_ONCE:
+            stream.appended()
         return made[0] if self.build is None else self.build(made)
-

@@ -11,12 +11,14 @@ from penstock.card.device.messages import dtype_name
 from penstock.card.device.planner import Planner
 from penstock.card.device.stream import Stream
 from penstock.card.device.tensors import buffer_of
+from penstock.card.frames import Kind
 from penstock.card.layout import PARTIAL, WHOLE, Layout, Split
 from penstock_api.v1 import card_ops_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.card.cards import Cards
     from penstock.card.device.buffer import Buffer
     from penstock.card.device.plan import Plan
     from penstock.card.device.stream import Link
@@ -30,7 +32,10 @@ class Session:
         plans: Known plans, by operation, shapes and layouts.
     """
 
-    def __init__(self, links: Sequence[Link], speeds: tuple[float, ...]) -> None:
+    def __init__(
+        self, links: Sequence[Link], speeds: tuple[float, ...], cards: Cards | None = None
+    ) -> None:
+        self.cards = cards
         self.stream = Stream(links)
         self.speeds = speeds
         self.planner = Planner(self.stream, speeds)
@@ -78,7 +83,12 @@ class Session:
             number = self.stream.define([message for _ in self.speeds])
             self._conversions[key] = number
         self.stream.numbers += (number, buffer.number)
+        self.stream.calls += 1
         self.stream.appended()
+
+    def synchronize(self) -> None:
+        """Waits until all cards have done all work. Raises `CardError`."""
+        self.stream.ask(Kind.SYNCHRONIZE)
 
     def upload(self, source: torch.Tensor, to: torch.Tensor) -> None:
         """Fills a whole buffer with the content of a tensor on the CPU that lies like `to`."""

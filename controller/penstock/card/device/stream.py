@@ -61,8 +61,10 @@ class Stream:
         atexit.register(self._close)
 
     def appended(self) -> None:
-        """Notes that one call was appended."""
-        self.calls += 1
+        """Sends the calls if there are many, and otherwise sees that they do not wait for long.
+
+        Who appends a call counts it in `calls` first.
+        """
         if self.calls >= CALLS_AT_ONCE:
             self.flush()
         elif self.calls == 1:

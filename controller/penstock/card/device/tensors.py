@@ -19,8 +19,8 @@ METADATA_ONLY = DispatchKeySet(DispatchKey.CPU)
 # each storage has its own.
 _FIRST_ADDRESS = 1 << 60
 
-_set = torch.ops.aten.set_.source_Storage_storage_offset
-_set_handle = _set._handle  # noqa: SLF001 - `redispatch` itself costs half a microsecond
+_set = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
+_NO_SIZE = (0,)
 _new_storage = torch._C._construct_storage_from_data_pointer  # noqa: SLF001
 _new_empty = torch._C._acc.create_empty_tensor  # noqa: SLF001
 
@@ -38,14 +38,23 @@ def new_tensor(
     dtype: torch.dtype,
     layout: Layout | None,
     size_bytes: int | None = None,
+    numbers: list[int] | None = None,
     number: int | None = None,
 ) -> torch.Tensor:
-    """A tensor over a new buffer, which the caller makes on the cards if the layout is not None."""
+    """A tensor over a new buffer, which the caller makes on the cards if the layout is not None.
+
+    The buffer's number is appended to `numbers`, or it is the given one.
+    """
     if size_bytes is None:
         size_bytes = extent(size, stride) * dtype.itemsize
     buffer = Buffer(size_bytes, layout, size[0] if size else 0, number)
-    tensor = _new_empty((0,), dtype)
-    _set_handle.redispatch_boxed(METADATA_ONLY, tensor, new_storage(buffer), 0, size, stride)
+    number = buffer.number
+    if numbers is not None:
+        numbers.append(number)
+    storage = _new_storage(_FIRST_ADDRESS + (number << 8), DEVICE, size_bytes)
+    storage.buffer = buffer
+    tensor = _new_empty(_NO_SIZE, dtype)
+    _set(METADATA_ONLY, tensor, storage, 0, size, stride)
     return tensor  # type: ignore[no-any-return]
 
 

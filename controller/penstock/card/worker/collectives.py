@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,12 +12,23 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# A card that waits for another ends its wait when the program ends the group; this is the last
+# resort if nobody does.
+LONGEST_WAIT = timedelta(hours=24)
+
 
 class Group:
     """The cards of a program, in their order. A group of one card needs no process group."""
 
-    def __init__(self, card: int, cards: int) -> None:
+    def __init__(self, card: int, cards: int, store: str = "") -> None:
+        """Waits until all cards are there. `store`: "file:" and a path in a private folder."""
         self.card, self.cards = card, cards
+        if cards == 1:
+            return
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        meeting = dist.FileStore(store.removeprefix("file:"), cards)
+        dist.init_process_group("gloo", store=meeting, rank=card, world_size=cards,
+                                timeout=LONGEST_WAIT)  # fmt: skip
 
     def sum_in_place(self, tensor: torch.Tensor) -> None:
         """Every card gets the sum over all cards, bit for bit the same."""

@@ -1,0 +1,114 @@
+"""Patches of torch: what a device written in Python cannot tell torch in another way.
+
+Each is used only for tensors of the device, or where torch would otherwise raise an error that
+nobody can avoid. All are done at the program's first use of the device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from penstock.card.device.buffer import Buffer
+from penstock.card.device.tensors import DEVICE, new_storage
+
+_NAME = "penstock"
+
+
+def patch() -> None:
+    """Applies all patches, once."""
+    # Otherwise `module.to("penstock")` makes new parameters: tied ones are no longer tied, and an
+    # optimizer that was made before goes on with the old ones, without a word.
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    _patch_storage()
+    _patch_generator()
+    _patch_pinning()
+    _patch_sharing()
+    _patch_accelerator()
+
+
+def _is_own(device: object) -> bool:
+    return device is not None and torch.device(device).type == _NAME  # type: ignore[call-overload,no-any-return]
+
+
+def _patch_storage() -> None:
+    """`torch.UntypedStorage(n, device="penstock")`, which torch.load calls."""
+    former = torch.UntypedStorage.__new__
+
+    def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        if not _is_own(device):
+            if device is not None:
+                kwargs["device"] = device
+            return former(cls, *args, **kwargs)
+        size_bytes = int(args[0]) if args and isinstance(args[0], int) else 0
+        if args and not isinstance(args[0], int):
+            raise TypeError("a storage of device penstock is made of a size, then filled by copy_")
+        return new_storage(Buffer(size_bytes, None, size_bytes))
+
+    torch.UntypedStorage.__new__ = new  # type: ignore[assignment,method-assign]
+
+
+class Generator(torch.Generator):  # type: ignore[misc]
+    """torch.Generator, also for device penstock: a generator of seeds, one for each operation."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        if not _is_own(device):
+            return _former_generator(device)
+        return super().__new__(cls, "cpu")
+
+    @property
+    def device(self) -> torch.device:
+        """The device whose tensors it fills."""
+        return DEVICE
+
+
+_former_generator = torch.Generator
+
+
+def _patch_generator() -> None:
+    torch.Generator = Generator  # type: ignore[misc]
+
+
+def _patch_pinning() -> None:
+    """Pinned memory: the cards take what they get in any memory, so pinning changes nothing."""
+
+    def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+        del device
+        if self.device.type != "cpu":
+            raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+        return self
+
+    torch.Tensor.pin_memory = pin_memory  # type: ignore[assignment,method-assign]
+
+
+def _patch_sharing() -> None:
+    """Sharing with other processes, which would get a tensor without content."""
+    former = torch.Tensor.share_memory_
+
+    def share_memory_(self: torch.Tensor) -> torch.Tensor:
+        if self.device.type == _NAME:
+            raise RuntimeError(
+                "a tensor of device penstock cannot be shared with other processes: share "
+                "tensor.cpu() instead"
+            )
+        return former(self)
+
+    torch.Tensor.share_memory_ = share_memory_  # type: ignore[method-assign]
+
+
+def _patch_accelerator() -> None:
+    """`torch.accelerator.synchronize`, which asks for hooks that only C++ has."""
+    from penstock.card.device.start import is_started, session
+
+    former = torch.accelerator.synchronize
+
+    def synchronize(device: Any = None, /) -> None:
+        accelerator = torch.accelerator.current_accelerator()
+        if accelerator is None or accelerator.type != _NAME:
+            former(device)
+        elif is_started():
+            session().synchronize()
+
+    torch.accelerator.synchronize = synchronize
+

@@ -1,0 +1,50 @@
+"""`Worker`: one card with its executor, made when the program has told it its place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from penstock.card.adapters import open_adapter
+from penstock.card.frames import Kind
+from penstock.card.worker.collectives import Group
+from penstock.card.worker.executor import Executor
+from penstock_api.v1 import card_ops_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.card.link import Connection
+
+    Reply = Sequence[bytes | memoryview] | None
+
+
+class Worker:
+    """A card before and after its program has set it up."""
+
+    def __init__(self, kind: str) -> None:
+        """Opens the card. Raises `PenstockError` if there is none of this kind."""
+        self._adapter = open_adapter(kind)
+        self._executor: Executor | None = None
+        self.device_text = str(self._adapter.device)
+        self.torch_version = torch.__version__
+        torch.set_grad_enabled(False)
+
+    def handler(self, connection: Connection) -> Callable[[int, int, memoryview], Reply]:
+        """What serves the frames of a connection."""
+
+        def report(operation: str, what: str) -> None:
+            connection.send_event(Kind.FAILED, f"{operation}: {what}".encode())
+
+        def handle(kind: int, _: int, body: memoryview) -> Reply:
+            if self._executor is not None:
+                return self._executor.handle(kind, body)
+            if kind != Kind.SET_UP:
+                raise ValueError("the first frame must set the card up")
+            setup = pb.Setup.FromString(bytes(body))
+            group = Group(setup.card, setup.cards, setup.store)
+            self._executor = Executor(self._adapter, group, report)
+            return [pb.Ready().SerializeToString()]
+
+        return handle
