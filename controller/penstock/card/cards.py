@@ -69,6 +69,11 @@ def parse_cards(text: str) -> list[CardKind]:
     return kinds
 
 
+def has_cards() -> bool:
+    """Whether this program has any card."""
+    return bool(os.environ.get(VARIABLE, ""))
+
+
 def start_cards() -> Cards:
     """Starts a worker for each card that this program has. Raises `PenstockError`."""
     text = os.environ.get(VARIABLE, "")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 FREE = 0  # in the place of an operation's number: one buffer's number follows, which is forgotten
 _COUNTS = struct.Struct("<II")
 _UPLOAD = struct.Struct("<Qq")
+STATISTICS = struct.Struct("<QQQ")  # buffers, their bytes, known operations
 _RANGE = struct.Struct("<QQQ")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.card.layout import PARTIAL
 from penstock.card.device.stream import CALLS_AT_ONCE
 from penstock.card.device.tensors import new_tensor
 
@@ -38,7 +39,7 @@ class Plan:
         after: The layouts of changed arguments: (argument, layout).
     """
 
-    __slots__ = ("after", "before", "build", "number", "results")
+    __slots__ = ("after", "before", "build", "number", "results", "_has_sums")
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class Plan:
         self.before = before
         self.after = after
         self.build = build
+        self._has_sums = any(type(one) is NewTensor and one.layout is PARTIAL for one in results)
 
     def run(
         self,
@@ -65,8 +67,8 @@ class Plan:
     ) -> object:
         """Appends the call to the stream and returns what the operation returns."""
         stream = session.stream
-        for index, layout in self.before:
-            session.change_layout(buffers[index], layout, tensors[index].dtype)
+        if self.before:
+            session.change_layouts(self.before, buffers, tensors)
         numbers = stream.numbers
         numbers.append(self.number)
         for buffer in buffers:
@@ -83,6 +85,8 @@ class Plan:
                 made.append(None if result is None else tensors[result])  # type: ignore[call-overload]
         for index, layout in self.after:
             buffers[index].layout = layout
+        if self._has_sums:
+            session.reductions.note(made)
         stream.calls += 1
         if stream.calls == 1 or stream.calls >= CALLS_AT_ONCE:
             stream.appended()

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from penstock.card.device.messages import dtype_name
 from penstock.card.device.planner import Planner
+from penstock.card.device.reductions import Reductions
 from penstock.card.device.stream import Stream
 from penstock.card.device.tensors import buffer_of
-from penstock.card.frames import Kind
-from penstock.card.layout import PARTIAL, WHOLE, Layout, Split
+from penstock.card.frames import STATISTICS, Kind
+from penstock.card.layout import PARTIAL, REDUCING, WHOLE, Layout, Split
 from penstock_api.v1 import card_ops_pb2 as pb
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ class Session:
         self.speeds = speeds
         self.planner = Planner(self.stream, speeds)
         self.plans: dict[tuple[Any, ...], Plan] = {}
-        self._conversions: dict[tuple[str, object], int] = {}
+        self.reductions = Reductions(self.stream)
+        self._conversions: dict[tuple[str, Sequence[int]], int] = {}
 
     def change_layout(self, buffer: Buffer, layout: Layout, dtype: torch.dtype) -> None:
         """Makes a buffer lie in another way on the cards."""
@@ -51,15 +52,37 @@ class Session:
         if former is WHOLE and buffer.size_bytes == 0:
             return
         if isinstance(former, Split):
-            self._convert("gather", buffer, list(former.bounds))
+            self._convert("gather", buffer, former.bounds)
+            former = WHOLE
+        elif former is REDUCING:
+            self.reductions.finish(buffer)
             former = WHOLE
         elif former is PARTIAL and layout is not PARTIAL:
-            self._convert("reduce", buffer, dtype)
+            self.reductions.reduce([buffer], dtype)
             former = WHOLE
         if isinstance(layout, Split):
-            self._convert("scatter", buffer, list(layout.bounds))
+            self._convert("scatter", buffer, layout.bounds)
         elif layout is PARTIAL and former is WHOLE:
-            self._convert("partial", buffer, None)
+            self._convert("partial", buffer)
+
+    def change_layouts(
+        self,
+        changes: Sequence[tuple[int, Layout]],
+        buffers: Sequence[Buffer],
+        tensors: Sequence[torch.Tensor],
+    ) -> None:
+        """Makes several buffers lie in other ways; partial sums are added up together."""
+        sums: dict[torch.dtype, list[Buffer]] = {}
+        for index, layout in changes:
+            buffer = buffers[index]
+            if buffer.layout is PARTIAL and layout is not PARTIAL:
+                sums.setdefault(tensors[index].dtype, []).append(buffer)
+        for dtype, group in sums.items():
+            if len(group) > 1:
+                self.reductions.reduce(list(dict.fromkeys(group)), dtype)
+        for index, layout in changes:
+            if buffers[index].layout is not layout:
+                self.change_layout(buffers[index], layout, tensors[index].dtype)
 
     def _allocate(self, buffer: Buffer, layout: Layout) -> None:
         sizes = [buffer.size_bytes] * len(self.speeds)
@@ -68,18 +91,15 @@ class Session:
             sizes = [high - low for low, high in zip(bounds, bounds[1:], strict=False)]
         self.stream.allocate(buffer.number, sizes)
 
-    def _convert(self, name: str, buffer: Buffer, constant: list[int] | torch.dtype | None) -> None:
-        key = (name, tuple(constant) if isinstance(constant, list) else constant)
+    def _convert(self, name: str, buffer: Buffer, bounds: Sequence[int] = ()) -> None:
+        key = (name, bounds)
         number = self._conversions.get(key)
         if number is None:
             message = pb.Operation(name=f"penstock::{name}")
             message.positional.add().integer_slot.SetInParent()
-            if isinstance(constant, torch.dtype):
-                message.positional.add().dtype = dtype_name(constant)
-            elif constant is not None:
-                items = message.positional.add().list.items
-                for bound in constant:
-                    items.add().integer = bound
+            message.positional.add().list.SetInParent()
+            for bound in bounds:
+                message.positional[1].list.items.add().integer = bound
             number = self.stream.define([message for _ in self.speeds])
             self._conversions[key] = number
         self.stream.numbers += (number, buffer.number)
@@ -89,6 +109,15 @@ class Session:
     def synchronize(self) -> None:
         """Waits until all cards have done all work. Raises `CardError`."""
         self.stream.ask(Kind.SYNCHRONIZE)
+
+    def used_bytes(self) -> list[int]:
+        """Bytes of all buffers, for each card. Raises `CardError`."""
+        return [STATISTICS.unpack(one)[1] for one in self.stream.ask(Kind.STATISTICS)]
+
+    def description(self) -> str:
+        """What the device is made of."""
+        names = [str(getattr(link, "worker", link.name)) for link in self.stream.links]
+        return f"{len(names)} {'card' if len(names) == 1 else 'cards'}: {'; '.join(names)}"
 
     def upload(self, source: torch.Tensor, to: torch.Tensor) -> None:
         """Fills a whole buffer with the content of a tensor on the CPU that lies like `to`."""

@@ -33,6 +33,7 @@ class Split(Layout):
 
 WHOLE = Layout("whole")  # every card has all bytes, and they are equal
 PARTIAL = Layout("partial")  # every card has as many bytes; the values are the sums over the cards
+REDUCING = Layout("reducing")  # partial sums that the cards are adding up while they do other work
 
 
 @lru_cache(maxsize=65536)

@@ -17,6 +17,19 @@ if TYPE_CHECKING:
 LONGEST_WAIT = timedelta(hours=24)
 
 
+class Sum:
+    """A sum over all cards that is on its way."""
+
+    def __init__(self, tensor: torch.Tensor, work: dist.Work | None) -> None:
+        self._tensor, self._work = tensor, work
+
+    def result(self) -> torch.Tensor:
+        """The sum; waits for it."""
+        if self._work is not None:
+            self._work.wait()
+        return self._tensor
+
+
 class Group:
     """The cards of a program, in their order. A group of one card needs no process group."""
 
@@ -34,6 +47,10 @@ class Group:
         """Every card gets the sum over all cards, bit for bit the same."""
         if self.cards > 1:
             dist.all_reduce(tensor)
+
+    def start_sum(self, tensor: torch.Tensor) -> Sum:
+        """Begins a sum over all cards, in the order in which all of them begin theirs."""
+        return Sum(tensor, dist.all_reduce(tensor, async_op=True) if self.cards > 1 else None)
 
     def gather(self, own: torch.Tensor, bounds: Sequence[int]) -> torch.Tensor:
         """Bytes of all cards, one after another; card i has bounds[i] to bounds[i + 1]."""

@@ -8,6 +8,7 @@ import torch
 
 from penstock.card.worker.normalization import normalizations
 from penstock.card.worker.random import random_operations
+from penstock.card.worker.reductions import reductions
 from penstock.card.worker.summation import summations
 
 if TYPE_CHECKING:
@@ -25,27 +26,19 @@ def composites(group: Group, store: Store, adapter: Adapter) -> dict[str, Callab
         """A split buffer becomes whole."""
         store.replace(number, group.gather(store.content(number), bounds))
 
-    def reduce(number: int, dtype: torch.dtype) -> None:
-        """A buffer of partial sums becomes whole."""
-        content = store.content(number)
-        values = torch.empty(0, dtype=dtype, device=content.device)
-        count = content.untyped_storage().nbytes() // dtype.itemsize
-        values.set_(content.untyped_storage(), 0, (count,), (1,))  # type: ignore[call-overload]
-        group.sum_in_place(values)
-
     def scatter(number: int, bounds: list[int]) -> None:
         """A whole buffer becomes split."""
         content = store.content(number)
         store.replace(number, content[bounds[group.card] : bounds[group.card + 1]].clone())
 
-    def partial(number: int) -> None:
+    def partial(number: int, _: list[int]) -> None:
         """A whole buffer becomes partial sums: all but the first card's are zero."""
         if group.card:
             store.content(number).zero_()
 
     return {
-        "gather": gather, "reduce": reduce, "scatter": scatter, "partial": partial,
-        **random_operations(), **summations(group),
+        "gather": gather, "scatter": scatter, "partial": partial,
+        **reductions(group, store), **random_operations(), **summations(group),
         **normalizations(group),
         "attention": adapter.attention, "attention_backward": adapter.attention_backward,
     }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from penstock.card.frames import FREE, Kind, unpack_calls, unpack_range, unpack_upload
+from penstock.card.frames import FREE, STATISTICS, Kind, unpack_calls, unpack_range, unpack_upload
 from penstock.card.worker.composites import composites
 from penstock.card.worker.operation import Call, Operation, function_of
 from penstock.card.worker.store import PoisonedError, Shape, Store
@@ -185,7 +185,8 @@ class Executor:
         self._store.poison(struct.unpack(f"<{len(body) // 8}Q", body), "it is missing on a card")
 
     def _statistics(self, _: memoryview) -> Reply:
-        return [struct.pack("<QQQ", len(self._store), self._store.used_bytes(), len(self._operations))]
+        store = self._store
+        return [STATISTICS.pack(len(store), store.used_bytes(), len(self._operations))]
 
 
 def laid_out(tensor: torch.Tensor, shape: Shape, *, copy: bool) -> torch.Tensor:

@@ -1,0 +1,133 @@
+"""`torch.penstock`: what torch and programs ask the module of a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from penstock.card.device import random
+from penstock.card.device.start import is_started, session, start
+
+
+def _lazy_init() -> None:
+    """Called by torch before it makes the first tensor on the device."""
+    start()
+
+
+def is_available() -> bool:
+    """Whether this program has a card."""
+    from penstock.card.cards import has_cards
+
+    return has_cards()
+
+
+def is_initialized() -> bool:
+    """Whether the cards are started."""
+    return is_started()
+
+
+def _is_in_bad_fork() -> bool:
+    return False
+
+
+def device_count() -> int:
+    """1 if this program has a card, however many cards it is made of; otherwise 0."""
+    return int(is_available())
+
+
+def current_device() -> int:
+    """Always 0."""
+    return 0
+
+
+def set_device(device: Any) -> None:
+    """Does nothing, as there is one device. Raises `ValueError` for another than 0."""
+    index = device if isinstance(device, int) else torch.device(device).index or 0
+    if index > 0:
+        raise ValueError(f"there is no device penstock:{index}: all cards are penstock:0")
+
+
+class device:  # noqa: N801 - as torch.cuda.device
+    """A context in which the device is the current one, which it always is."""
+
+    def __init__(self, device: Any) -> None:
+        self.idx = 0
+        set_device(device if device is not None else 0)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def get_device_name(device: Any = None) -> str:
+    """What the device is made of, such as "2 cards: gpu 0 of node a, npu 0 of node b"."""
+    del device
+    return session().description()
+
+
+def synchronize(device: Any = None) -> None:
+    """Waits until all cards have done all work. Raises `CardError`."""
+    del device
+    if is_started():
+        session().synchronize()
+
+
+def manual_seed(seed: int) -> None:
+    """Seeds the device's default generator."""
+    random.default_generator.manual_seed(seed)
+
+
+def manual_seed_all(seed: int) -> None:
+    """The same: there is one device. torch.manual_seed calls it."""
+    manual_seed(seed)
+
+
+def seed() -> None:
+    """Seeds the default generator by chance."""
+    random.default_generator.seed()
+
+
+seed_all = seed
+
+
+def initial_seed() -> int:
+    """The seed of the default generator."""
+    return random.default_generator.initial_seed()
+
+
+def get_rng_state(device: Any = "penstock") -> torch.Tensor:
+    """The state of the default generator, a tensor of bytes on the CPU."""
+    del device
+    return random.default_generator.get_state()
+
+
+def set_rng_state(new_state: torch.Tensor, device: Any = "penstock") -> None:
+    """Sets the state of the default generator."""
+    del device
+    random.default_generator.set_state(new_state)
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """The types that torch.autocast("penstock") may work in."""
+    return [torch.bfloat16, torch.float16]
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether all cards take bfloat16."""
+    del including_emulation
+    return True
+
+
+def memory_allocated(device: Any = None) -> int:
+    """Bytes of all tensors of the program, on the card that has most of them. Raises `CardError`."""
+    del device
+    return max(session().used_bytes()) if is_started() else 0
+
+
+def empty_cache() -> None:
+    """Sends the cards what they may forget. Raises `CardError`."""
+    if is_started():
+        session().stream.flush()

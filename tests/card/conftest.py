@@ -1,0 +1,17 @@
+"""Three unlike cards, each a worker process on the CPU, for all tests of a process."""
+
+import os
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def cards():
+    os.environ["PENSTOCK_CARD"] = "cpu=1,cpu=2,cpu=4"
+    import torch
+
+    from penstock.card.device.start import session
+
+    torch.set_num_threads(1)
+    torch.empty(1, device="penstock")
+    return session()
