@@ -4,26 +4,29 @@
 """
 
 from penstock.card.link.agreement import Agreement
-from penstock.card.link.card_link import CardLink, LinkSettings, Part, Progress, Reply
+from penstock.card.link.card_link import CardLink, Progress
+from penstock.card.link.connection import Connection
+from penstock.card.link.description import Description
 from penstock.card.link.endpoint import Endpoint, InheritedEndpoint, TcpEndpoint, UnixEndpoint
 from penstock.card.link.errors import CardError, OperationError, ReplyTimeoutError, Worker
+from penstock.card.link.frame import FIRST_KIND, Part
+from penstock.card.link.listener import Listener, listen_tcp, listen_unix
+from penstock.card.link.reply import Reply
 from penstock.card.link.serve import (
     EXIT_DONE,
     EXIT_FRONT_END_GONE,
     EXIT_PROTOCOL,
-    Connection,
-    Description,
-    Listener,
-    listen_tcp,
-    listen_unix,
     serve,
 )
+from penstock.card.link.settings import MOST_BODY_BYTES, LinkSettings
 from penstock.card.link.tls import TlsIdentity
 
 __all__ = [
     "EXIT_DONE",
     "EXIT_FRONT_END_GONE",
     "EXIT_PROTOCOL",
+    "FIRST_KIND",
+    "MOST_BODY_BYTES",
     "Agreement",
     "CardError",
     "CardLink",

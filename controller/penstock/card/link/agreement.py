@@ -19,3 +19,8 @@ class Agreement:
     def new(cls, application: str) -> Agreement:
         """An agreement with a new token."""
         return cls(application, secrets.token_bytes(TOKEN_BYTES))
+
+    def check_token(self) -> None:
+        """Raises ValueError unless the token is long enough for a connection that others reach."""
+        if len(self.token) != TOKEN_BYTES:
+            raise ValueError(f"the application's token must have {TOKEN_BYTES} bytes")

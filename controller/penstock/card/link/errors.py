@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from penstock.model import PenstockError
 
-MOST_ERROR_TEXT = 4096  # characters of a card's error text
+LOST = "tensors on it are lost: start the program again, from its last checkpoint"
 
 
 class CardError(PenstockError):
@@ -38,7 +38,11 @@ class OperationError(PenstockError):
         self.position = position
         self.type_name = type_name
         self.text = text
-        super().__init__(f"{kind} failed on {card}", f"{type_name}: {text}", reason="invalid")
+        super().__init__(f"{kind} failed on {card}", f"{type_name}: {text}")
+
+    def again(self) -> OperationError:
+        """A new error of the same content, as `CardError.again`."""
+        return OperationError(self.card, self.kind, self.position, self.type_name, self.text)
 
 
 class ReplyTimeoutError(PenstockError):
@@ -55,7 +59,7 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True)
 class Worker:
-    """A card's worker, as its hello describes it. `device` and `torch_version` are its own words."""
+    """A card's worker, as it describes itself in its hello."""
 
     pid: int
     node: str
