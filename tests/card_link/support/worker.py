@@ -31,9 +31,9 @@ TOKEN = bytes(range(32))
 class Card:
     """What the worker does with each kind of frame."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, count: int) -> None:
         self._connection = connection
-        self._count = 0
+        self._count = count
 
     def handle(self, kind: int, number: int, body: memoryview):
         """Executes a frame."""
@@ -72,11 +72,16 @@ def main() -> None:
     parser.add_argument("--inbox-bytes", type=int, default=64 << 20)
     parser.add_argument("--silent-s", type=float)
     parser.add_argument("--start-s", type=float, default=0)
+    parser.add_argument("--forks", action="store_true")
     told = parser.parse_args()
     time.sleep(told.start_s)
     connection = _connection(told)
+    child = os.fork() if told.forks else 0
+    if told.forks and not child:  # keeps the worker's descriptors
+        time.sleep(60)
+        os._exit(0)
     code = serve(
-        connection, Card(connection).handle, kinds=KINDS, inbox_bytes=told.inbox_bytes,
+        connection, Card(connection, child).handle, kinds=KINDS, inbox_bytes=told.inbox_bytes,
         silent_s=told.silent_s,
     )  # fmt: skip
     sys.exit(code)

@@ -212,7 +212,7 @@ class CardLink:
             if self._failure is not None:
                 raise self._failure.again()
             self._replies[number] = reply
-        self._queue.put(frame)
+        self._queue.put(frame, wakes=False)
         self.flush()
         return reply
 

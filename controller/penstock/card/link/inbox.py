@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,45 +14,45 @@ class Inbox:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._lock = threading.Lock()
-        self._has_frame = threading.Condition(self._lock)
-        self._has_room = threading.Condition(self._lock)
-        self._frames: deque[Frame] = deque()
-        self._bytes = 0
+        self._frames: SimpleQueue[Frame | None] = SimpleQueue()
+        # Each count has one writer, so no lock guards it.
+        self._put_bytes = self._taken_bytes = 0
+        self._is_full = False  # the reader waits for room
+        self._has_room: SimpleQueue[None] = SimpleQueue()
         self._code: int | None = None
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Waits until a frame may be put in. False: not in time."""
-        with self._lock:
-            return self._has_room.wait_for(self._may_take, timeout_s)
+        """Waits until a frame may be put in. False: not in time. For the reader."""
+        if self._may_take():
+            return True
+        self._is_full = True
+        if not self._may_take():  # looked again, after the other thread can see the flag
+            try:
+                self._has_room.get(timeout=timeout_s)
+            except Empty:
+                return self._may_take()
+        self._is_full = False
+        return self._may_take()
 
     def put(self, frame: Frame) -> None:
-        """Adds a frame, whatever its size."""
-        with self._lock:
-            self._frames.append(frame)
-            self._bytes += len(frame.body)
-            self._has_frame.notify()
+        """Adds a frame, whatever its size. For the reader."""
+        self._put_bytes += len(frame.body)
+        self._frames.put(frame)
 
     def end(self, code: int) -> None:
         """No frame is executed any more; `take` returns the code instead."""
-        with self._lock:
-            if self._code is None:
-                self._code = code
-            self._frames.clear()
-            self._has_frame.notify()
-            self._has_room.notify()
+        self._code = code
+        self._frames.put(None)
 
     def take(self) -> Frame | int:
         """The next frame, or the code with which the process is to end; waits for it."""
-        with self._lock:
-            while self._code is None and not self._frames:
-                self._has_frame.wait()
-            if self._code is not None:
-                return self._code
-            frame = self._frames.popleft()
-            self._bytes -= len(frame.body)
-            self._has_room.notify()
-            return frame
+        frame = self._frames.get()
+        if self._code is not None or frame is None:
+            return self._code or 0
+        self._taken_bytes += len(frame.body)
+        if self._is_full and self._may_take():
+            self._has_room.put(None)
+        return frame
 
     def _may_take(self) -> bool:
-        return self._bytes <= self._most_bytes or self._code is not None
+        return self._put_bytes - self._taken_bytes <= self._most_bytes

@@ -44,8 +44,11 @@ class SendQueue:
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._is_idle = True  # whether the sender thread waits for a wake
 
-    def put(self, frame: Buffers) -> int:
-        """Adds a frame; returns its position, counted from 1."""
+    def put(self, frame: Buffers, *, wakes: bool = True) -> int:
+        """Adds a frame; returns its position, counted from 1.
+
+        `wakes`: the sender thread; else the caller writes.
+        """
         size = len(frame[0]) if len(frame) == 1 else sum(map(len, frame))
         with self._lock:
             if self._is_failed:
@@ -54,18 +57,16 @@ class SendQueue:
             self._put_count += 1
             self.queued_bytes += size
             self.is_over = self.queued_bytes > self._most_bytes
-            position, is_idle, self._is_idle = self._put_count, self._is_idle, False
-        if is_idle:
-            self._wakes.put(None)
+            position = self._put_count
+        if wakes and self._is_idle:
+            self._wake()
         return position
 
     def put_urgent(self, frame: bytes) -> None:
         """Sets the frame to send before all that are queued; a former one is replaced."""
         with self._lock:
             self._urgent = frame
-            is_idle, self._is_idle = self._is_idle, False
-        if is_idle:
-            self._wakes.put(None)
+        self._wake()
 
     def run(self) -> None:
         """The sender thread: writes whatever is put in. Raises OSError when the stream breaks."""
@@ -107,12 +108,13 @@ class SendQueue:
         Raises:
             OSError: the stream is broken.
         """
-        if self.queued_bytes > _DIRECT_BYTES or not self._write_lock.acquire(blocking=False):
-            return
-        try:
-            self._write_some()
-        finally:
-            self._write_lock.release()
+        if self.queued_bytes <= _DIRECT_BYTES and self._write_lock.acquire(blocking=False):
+            try:
+                self._write_some()
+            finally:
+                self._write_lock.release()
+        if self._has_more() or self._batch:
+            self._wake()
 
     def wait(self, sent: int | None, timeout_s: float | None) -> bool:
         """Waits until frame `sent` is written; None: until there is room. False: not in time.
@@ -144,6 +146,13 @@ class SendQueue:
             self.queued_bytes = 0
             self._changed.notify_all()
         self._wakes.put(None)
+
+    def _wake(self) -> None:
+        """Wakes the sender thread, unless it is awake and will look for frames again."""
+        with self._lock:
+            is_idle, self._is_idle = self._is_idle, False
+        if is_idle:
+            self._wakes.put(None)
 
     def _has_more(self) -> bool:
         return bool(self._frames) or self._urgent is not None

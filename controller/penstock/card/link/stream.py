@@ -6,6 +6,7 @@ import contextlib
 import select
 import socket
 import ssl
+import struct
 import threading
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
@@ -62,6 +63,7 @@ class PlainStream:
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(None)
         self._socket = connection
+        self._timeout_s: float | None = None
         self.is_remote = False
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> int:
@@ -78,9 +80,19 @@ class PlainStream:
 
     def receive(self, room: memoryview, timeout_s: float | None = None) -> int:
         """See `Stream`. Raises TimeoutError if no byte has come in time."""
-        if timeout_s is not None and not _is_ready(self._socket, select.POLLIN, timeout_s):
-            raise TimeoutError
-        return self._socket.recv_into(room)
+        if timeout_s != self._timeout_s:
+            self._set_timeout(timeout_s)
+        try:
+            return self._socket.recv_into(room)
+        except BlockingIOError:
+            raise TimeoutError from None
+
+    def _set_timeout(self, timeout_s: float | None) -> None:
+        """Lets the kernel keep the time: a call less for each receive."""
+        usec = 0 if timeout_s is None else max(int(timeout_s * 1e6), 1)  # 0: for ever
+        value = struct.pack("@ll", *divmod(usec, 1_000_000))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+        self._timeout_s = timeout_s
 
     def has_unread(self) -> bool:
         """See `Stream`."""
