@@ -1,0 +1,123 @@
+"""Endpoints: where a card's worker is reached."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.card.link.stream import PlainStream, Stream
+from penstock.card.link.tls import TlsIdentity, secured
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from penstock.card.link.agreement import Agreement
+
+_AGAIN_S = 0.05  # until the next try, while the worker does not listen yet
+
+
+class Endpoint(Protocol):
+    """Where a worker is reached."""
+
+    def connect(self, agreement: Agreement, deadline_s: float) -> Stream:
+        """A stream to the worker, tried again until the worker listens.
+
+        Raises:
+            OSError: there is none at the deadline (of `time.monotonic`), or it is another one.
+        """
+
+
+@dataclass(frozen=True)
+class InheritedEndpoint:
+    """One end of a socket pair, whose other end a child process has inherited."""
+
+    connection: socket.socket
+
+    def connect(self, agreement: Agreement, deadline_s: float) -> Stream:  # noqa: ARG002 - see Endpoint
+        """The stream over this end, which belongs to the link from now on."""
+        return PlainStream(self.connection)
+
+
+@dataclass(frozen=True)
+class UnixEndpoint:
+    """A unix socket on this node. `uid`: the user that the worker must have; None: this one."""
+
+    path: Path
+    uid: int | None = None
+
+    def connect(self, agreement: Agreement, deadline_s: float) -> Stream:
+        """See `Endpoint`. Raises OSError if it fails."""
+        agreement.check_token()
+
+        def dial() -> socket.socket:
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.settimeout(_left(deadline_s))
+                connection.connect(str(self.path))
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+        connection = _tried(dial, deadline_s)
+        check_user(connection, self.uid)
+        return PlainStream(connection)
+
+
+@dataclass(frozen=True)
+class TcpEndpoint:
+    """A worker on another node, by mutual TLS 1.3.
+
+    `peer`: a name in the worker's certificate (URI or DNS), or "sha256:" and its fingerprint in
+    hexadecimal digits.
+    """
+
+    host: str
+    port: int
+    identity: TlsIdentity
+    peer: str
+
+    def connect(self, agreement: Agreement, deadline_s: float) -> Stream:
+        """See `Endpoint`. Raises OSError if it fails."""
+        agreement.check_token()
+        context = self.identity.context(is_server=False)
+
+        def dial() -> socket.socket:
+            return socket.create_connection((self.host, self.port), _left(deadline_s))
+
+        connection = _tried(dial, deadline_s)
+        connection.settimeout(_left(deadline_s))
+        return secured(connection, context, self.peer)
+
+
+def check_user(connection: socket.socket, uid: int | None) -> None:
+    """Closes the connection unless its other end has this user; None: this process's own.
+
+    Raises:
+        PermissionError: the other end is another user's.
+    """
+    size = struct.calcsize("3i")
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    _, theirs, _ = struct.unpack("3i", raw)
+    if theirs != (os.getuid() if uid is None else uid):
+        connection.close()
+        raise PermissionError(f"the other side is a process of user {theirs}")
+
+
+def _tried(dial: Callable[[], socket.socket], deadline_s: float) -> socket.socket:
+    while True:
+        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+            return dial()
+        if _left(deadline_s) <= _AGAIN_S:
+            raise ConnectionRefusedError("nobody listens there")
+        time.sleep(_AGAIN_S)
+
+
+def _left(deadline_s: float) -> float:
+    return max(deadline_s - time.monotonic(), 0.001)

@@ -1,0 +1,161 @@
+"""A forked child of the program, such as a DataLoader's worker, does not disturb its cards."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+import traceback
+
+import pytest
+from tests.card_link.support.cards import PATH, PROJECT, link_to, over_tls, spawned
+from tests.card_link.support.worker import COUNT, ECHO, SLEEP
+
+from penstock.card.link import issue
+
+
+def in_child(act) -> None:
+    """Runs `act` in a forked child, which then ends as a program does; fails if it does not end."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            act()
+            code = 0
+        except BaseException:  # noqa: BLE001 - shown to whoever reads the test's output
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    deadline_s = time.monotonic() + 20
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            assert os.waitstatus_to_exitcode(status) == 0
+            return
+        if time.monotonic() > deadline_s:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+            pytest.fail("the child hung")
+        time.sleep(0.01)
+
+
+def refuses(call) -> None:
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 - pytest's own context is the parent's
+        assert "cannot be used in a forked child of the program" in str(error), error
+        assert "let DataLoader workers yield CPU tensors" in str(error)
+    else:
+        raise AssertionError("the child may use the card")
+
+
+def test_each_use_in_a_child_is_an_error_and_the_parent_goes_on():
+    with spawned() as card:
+        link = card.link
+        waiting = link.request(SLEEP, b"0.5")
+
+        def act():
+            refuses(lambda: link.post(COUNT))
+            refuses(lambda: link.request(ECHO))
+            refuses(waiting.result)
+            refuses(link.wait_for_room)
+            refuses(lambda: link.wait_sent(1))
+            assert not link.is_alive
+            link.flush()
+            link.close()
+            link.abort()
+            assert card.close() == 0
+
+        in_child(act)
+        assert waiting.result() == b""
+        assert link.request(ECHO, b"on").result() == b"on"
+
+
+def test_a_child_may_be_forked_while_threads_use_the_card():
+    with spawned() as card:
+        stop = threading.Event()
+        wrong = []
+
+        def use() -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                card.link.post(COUNT)
+                if card.link.request(ECHO, b"%d" % number).result() != b"%d" % number:
+                    wrong.append(number)
+
+        threads = [threading.Thread(target=use) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(10):
+            in_child(lambda: refuses(lambda: card.link.post(COUNT)))
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+
+
+def test_a_child_may_open_cards_of_its_own():
+    with spawned() as card:
+
+        def act():
+            with spawned("card of the child") as own:
+                assert own.link.request(ECHO, b"mine").result() == b"mine"
+                os.kill(own.pid, 9)
+                try:
+                    own.link.request(ECHO).result()
+                except Exception as error:  # noqa: BLE001 - as above
+                    assert "killed by signal 9" in str(error)
+
+        in_child(act)
+        assert card.link.request(ECHO, b"on").result() == b"on"
+
+
+def test_children_do_not_keep_the_connection_open(tmp_path):
+    """A child that outlives the program must not keep the program's cards."""
+    with spawned() as card:
+        card.link.request(ECHO).result()
+        context = multiprocessing.get_context("fork")
+        child = context.Process(target=time.sleep, args=(30,))
+        child.start()
+        time.sleep(0.1)
+        try:
+            card.link.abort()
+            assert card._process.end(5) == 75  # not -9: it was not killed
+        finally:
+            child.kill()
+            child.join()
+
+
+def test_a_child_closes_nothing_of_a_tls_connection(tmp_path):
+    made = issue.issue(["penstock:card:1", "penstock:front-end"])
+    with over_tls(tmp_path, tuple(made.values())) as (endpoint, _):
+        link = link_to(endpoint)
+        in_child(lambda: refuses(lambda: link.post(COUNT)))
+        assert link.request(ECHO, b"on").result() == b"on"
+        link.abort()
+
+
+FORKING = """
+import os, sys
+from tests.card_link.support.cards import spawned
+from tests.card_link.support.worker import COUNT, ECHO
+with spawned() as card:
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)  # runs all that a program does at its end
+    assert os.waitpid(child, 0)[1] == 0
+    assert card.link.request(ECHO, b"on").result() == b"on"
+    print("went on")
+"""
+
+
+def test_a_child_that_ends_as_a_program_does_ends_no_card():
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FORKING], cwd=PROJECT, env={**os.environ, **PATH},
+        capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr, done.returncode) == ("went on\n", "", 0)
