@@ -65,7 +65,6 @@ class Decision:
     replaced: dict[str, Sequence[Any]] = field(default_factory=dict)
     name: str | None = None
 
-
     @property
     def is_split(self) -> bool:
         """Whether each card does a part of the work."""

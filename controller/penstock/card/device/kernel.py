@@ -137,9 +137,7 @@ class Kernel:
                         return plan.run(session, tensors, buffers, _NO_INTEGERS, reals)
             return self._scanned(session, args, kwargs)
 
-    def _scanned(
-        self, session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> object:
+    def _scanned(self, session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """A call with arguments of any kind, or of shapes that were not seen before."""
         scan = Scan()
         for value in args:

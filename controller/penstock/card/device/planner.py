@@ -280,4 +280,3 @@ def local_view(operand: Operand, use: Use, layout: Layout, card: int) -> LocalVi
     if found is None:
         raise AssertionError("the layout was chosen for this cut")
     return found[1][card]
-

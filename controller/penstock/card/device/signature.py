@@ -62,7 +62,9 @@ class Signature:
 
     def changed_tensors(self, args: Sequence[Any], kwargs: dict[str, Any]) -> set[int]:
         """Which of the tensor arguments, counted in order, the operation writes into."""
-        return {i for i, name in enumerate(self._tensor_names(args, kwargs)) if name in self._changed}
+        return {
+            i for i, name in enumerate(self._tensor_names(args, kwargs)) if name in self._changed
+        }
 
     def _tensor_names(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
         """The argument's name for each tensor of the device."""

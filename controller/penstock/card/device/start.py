@@ -86,5 +86,3 @@ def _started() -> Session:
 def is_started() -> bool:
     """Whether the program has cards."""
     return _session is not None and _owner == os.getpid()
-
-

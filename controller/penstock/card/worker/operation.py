@@ -27,7 +27,15 @@ MEMORY_FORMATS = {
 class Call:
     """The slots of one call: its buffers, integers and floats, taken in order."""
 
-    __slots__ = ("buffers", "integers", "next_buffer", "next_integer", "next_real", "reals", "store")
+    __slots__ = (
+        "buffers",
+        "integers",
+        "next_buffer",
+        "next_integer",
+        "next_real",
+        "reals",
+        "store",
+    )
 
     def __init__(self, store: Store) -> None:
         self.store = store

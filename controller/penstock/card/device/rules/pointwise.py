@@ -69,7 +69,9 @@ def _on_partial_sums(question: Question) -> Decision | None:
     if question.named.get("rounding_mode") is not None:
         return None
     own, others = operands[:linear], operands[linear:]
-    if len(own) < linear or any(one.layout is not PARTIAL and not _is_target(question, one) for one in own):
+    if len(own) < linear or any(
+        one.layout is not PARTIAL and not _is_target(question, one) for one in own
+    ):
         return None
     if any(one.layout is PARTIAL for one in others) or not _keeps_floats(question):
         return None
