@@ -13,6 +13,7 @@ from tests.card_link.support.cards import PATH, PROJECT, on_unix_socket, spawned
 from tests.card_link.support.worker import COUNT, ECHO, SLEEP
 
 from penstock.card.link import EXIT_DONE, EXIT_FRONT_END_GONE, CardError
+from penstock.card.link.spawned import spawn
 
 PROGRAM = """
 import os, signal, sys, threading
@@ -37,6 +38,7 @@ def run(*lines: str, **options) -> tuple[subprocess.CompletedProcess[str], list[
     done = subprocess.run(
         [sys.executable, "-W", "error", "-X", "dev", "-c", "\n".join([PROGRAM, *lines])],
         cwd=PROJECT, env={**os.environ, **PATH}, capture_output=True, text=True, timeout=30,
+        check=False,
     )  # fmt: skip
     return done, [int(pid) for pid in done.stdout.split()]
 
@@ -127,8 +129,6 @@ def test_a_worker_that_works_ends_soon_after_its_program_is_gone(tmp_path):
 
 
 def test_a_worker_that_cannot_start_says_so():
-    from penstock.card.link.spawned import spawn
-
     with pytest.raises(CardError, match=r"card 1 cannot be reached: its process ended \(exit"):
         spawn("card 1", "penstock.no_such_module", kinds={})
 

@@ -1,4 +1,4 @@
-"""A card's worker that echoes, fails, sleeps and counts: `python -m tests.card_link.support.worker`."""
+"""A card's worker that echoes, fails, sleeps and counts, as a program."""
 
 from __future__ import annotations
 
@@ -66,6 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--link-fd", type=int)
     parser.add_argument("--unix", type=Path)
+    parser.add_argument("--uid", type=int)
     parser.add_argument("--tcp", default="127.0.0.1:0")
     parser.add_argument("--identity", type=Path)
     parser.add_argument("--peer", default="")
@@ -93,7 +94,7 @@ def _connection(told: argparse.Namespace) -> Connection:
         return inherited(told.link_fd, about)
     agreement = Agreement("app", TOKEN)
     if told.unix is not None:
-        listener = listen_unix(told.unix)
+        listener = listen_unix(told.unix, told.uid)
     else:
         files = (told.identity / name for name in ("certificate", "key", "authority"))
         host, _, port = told.tcp.rpartition(":")

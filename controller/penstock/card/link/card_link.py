@@ -366,12 +366,14 @@ class CardLink:
             self._on_event(frame.kind, frame.body)
 
     def _on_reply(self, frame: Frame) -> None:
+        # Read first: if that ends the link, the request is still among those that fail with it.
+        error = self._fault(frame.kind, frame.body) if frame.flags & ERROR else None
         with self._lock:
             reply = self._replies.pop(frame.number, None)
         if reply is None:  # the link has been ended meanwhile
             return
-        if frame.flags & ERROR:
-            reply.fail(self._fault(frame.kind, frame.body))
+        if error is not None:
+            reply.fail(error)
         elif reply.refuses(len(frame.body)):
             why = f"the reply has {len(frame.body)} bytes, which is not the length of the buffer"
             kind = self._kinds.name(frame.kind)
