@@ -10,7 +10,7 @@ import time
 
 import pytest
 from tests.card_link.support.cards import PATH, PROJECT, on_unix_socket, spawned
-from tests.card_link.support.worker import COUNT, ECHO, SLEEP
+from tests.card_link.support.worker import COUNT, ECHO, EXIT, SLEEP
 
 from penstock.card.link import EXIT_DONE, EXIT_FRONT_END_GONE, CardError
 from penstock.card.link.spawned import spawn
@@ -126,6 +126,13 @@ def test_a_worker_that_works_ends_soon_after_its_program_is_gone(tmp_path):
         with pytest.raises(CardError, match="is closed"):
             waiting.result()
         assert process.wait(6) == EXIT_FRONT_END_GONE
+
+
+def test_a_worker_that_ends_itself_is_gone():
+    with spawned() as card:
+        reply = card.link.request(EXIT, b"3")
+        with pytest.raises(CardError, match=r"is gone: its process ended \(exit status 3\)"):
+            reply.result()
 
 
 def test_a_worker_that_cannot_start_says_so():

@@ -74,7 +74,11 @@ def serve(
         silent_s = _REMOTE_SILENT_S
     reader = _Reader(connection, inbox, executing, Kinds(kinds), silent_s=silent_s, grace_s=grace_s)
     threading.Thread(target=reader.run, name="front-end reader", daemon=True).start()
-    return executing.run()
+    try:
+        return executing.run()
+    except BaseException:  # nobody would execute what the reader goes on to receive
+        connection.stream.shut()
+        raise
 
 
 class _Executing:
@@ -106,6 +110,7 @@ class _Executing:
             except OSError:  # of the connection: the handler's own errors do not come here
                 return EXIT_FRONT_END_GONE
             self.doing = (position, 0, time.monotonic())
+            del frame, answer  # both may be large, and the next frame may be long in coming
 
     def _say_goodbye(self) -> None:
         self.is_done = True
