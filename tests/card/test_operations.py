@@ -1,10 +1,9 @@
 """Every operation of PyTorch's own table (OpInfo) gives on the device what it gives on the CPU.
 
-Forward and backward, with whole arguments and with arguments that are split over three unlike cards.
+Forward and backward, with whole arguments and with arguments split over three unlike cards.
 """
 
 import pytest
-
 from tests.card.support.operations import OPERATIONS, compare
 
 NO_SPARSE = "the device has no sparse tensors; .to() refuses them and says to keep them on the CPU"

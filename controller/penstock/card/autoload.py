@@ -30,7 +30,7 @@ def _load() -> str | None:
         return f"${VARIABLE} is off"
     import torch
 
-    name = torch._C._get_privateuse1_backend_name()  # noqa: SLF001
+    name = torch._C._get_privateuse1_backend_name()
     if name != _UNNAMED:
         return f"the extension {name} of torch has taken the place for devices of others"
     other = _other_extension()
@@ -41,7 +41,7 @@ def _load() -> str | None:
     from penstock.card.device import module
 
     backend_registration.rename_privateuse1_backend("penstock")
-    torch._register_device_module("penstock", module)  # noqa: SLF001
+    torch._register_device_module("penstock", module)
     _register_guard()
     if cards:
         take_place()
@@ -68,12 +68,12 @@ def _other_extension() -> str | None:
 def _register_guard() -> None:
     from torch import _C
 
-    class Guard(_C._acc.DeviceGuard):  # type: ignore[misc]  # noqa: SLF001
+    class Guard(_C._acc.DeviceGuard):  # type: ignore[misc]
         def type_(self) -> object:
-            return _C._autograd.DeviceType.PrivateUse1  # noqa: SLF001
+            return _C._autograd.DeviceType.PrivateUse1
 
     _kept.append(Guard())
-    _C._acc.register_python_privateuseone_device_guard(_kept[0])  # noqa: SLF001
+    _C._acc.register_python_privateuseone_device_guard(_kept[0])
 
 
 def _register_hooks() -> None:
@@ -81,7 +81,7 @@ def _register_hooks() -> None:
 
     from penstock.card.device import module
 
-    class Hooks(_C._acc.PrivateUse1Hooks):  # type: ignore[misc]  # noqa: SLF001
+    class Hooks(_C._acc.PrivateUse1Hooks):  # type: ignore[misc]
         def is_built(self) -> bool:
             return True
 
@@ -93,7 +93,7 @@ def _register_hooks() -> None:
             return module.is_initialized()
 
     _kept.append(Hooks())
-    _C._acc.register_python_privateuseone_hook(_kept[1])  # noqa: SLF001
+    _C._acc.register_python_privateuseone_hook(_kept[1])
 
 
 _kept: list[object] = []  # torch does not hold them

@@ -51,7 +51,7 @@ class Scan:
         if isinstance(value, _Tensor):
             storage = value.untyped_storage()
             try:
-                buffer = storage.buffer  # type: ignore[attr-defined]
+                buffer = storage.buffer
             except AttributeError:
                 self._add_other(value)
                 return

@@ -27,7 +27,7 @@ class Signature:
 
     def __init__(self, operation: torch._ops.OpOverload) -> None:
         self.operation = operation
-        schema = operation._schema  # noqa: SLF001
+        schema = operation._schema
         self._arguments = schema.arguments
         self.name: str = schema.name
         self.full_name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
@@ -111,7 +111,7 @@ def _aliased(one: Any, arguments: Sequence[Any]) -> str | None:
         return None
     for argument in arguments:
         if argument.alias_info and argument.alias_info.before_set == one.alias_info.before_set:
-            return argument.name  # type: ignore[no-any-return]
+            return argument.name
     return None
 
 

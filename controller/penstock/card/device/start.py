@@ -11,7 +11,6 @@ import torch
 
 from penstock.card.autoload import END_TORCH, FIRST_TORCH, take_place
 from penstock.card.cards import check_cards
-
 from penstock.card.device.autocast import register_autocast
 from penstock.card.device.patches import patch
 from penstock.card.device.registration import register

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.card.device.rules.offers import (
-    PARTIAL, WHOLE, Cut, Decision, Question, decide, normal_dim,
+    PARTIAL,
+    WHOLE,
+    Cut,
+    Decision,
+    Question,
+    decide,
+    normal_dim,
 )  # fmt: skip
 
 if TYPE_CHECKING:

@@ -64,7 +64,7 @@ def _aligned(operand: Operand, cut: Cut, rank: int) -> Use:
 def _on_partial_sums(question: Question) -> Decision | None:
     linear = _LINEAR.get(question.name)
     operands = question.operands
-    if linear is None or not operands or question.full_name.endswith(".Scalar") and linear == 2:
+    if linear is None or not operands or (question.full_name.endswith(".Scalar") and linear == 2):
         return None
     if question.named.get("rounding_mode") is not None:
         return None
@@ -75,8 +75,8 @@ def _on_partial_sums(question: Question) -> Decision | None:
         return None
     if any(one.layout is PARTIAL for one in others) or not _keeps_floats(question):
         return None
-    uses: list[Use] = [PARTIAL] * len(own) + [WHOLE] * len(others)
-    return Decision(uses, [PARTIAL] * len(question.results))
+    uses: list[Use] = [PARTIAL for _ in own]
+    return Decision([*uses, *(WHOLE for _ in others)], [PARTIAL] * len(question.results))
 
 
 def _is_target(question: Question, operand: Operand) -> bool:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.card.device.rules.offers import (
-    PARTIAL, WHOLE, Cut, Decision, Question, decide, fresh_rows,
+    PARTIAL,
+    WHOLE,
+    Cut,
+    Decision,
+    Question,
+    decide,
+    fresh_rows,
 )  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.card.device.decision import Use
     from penstock.card.device.operand import Operand
 
 
@@ -22,16 +29,13 @@ def product(question: Question) -> Iterator[Decision]:
         return
     inner = left.rank - 1
     yield from _by_rows(question, added, left, right)
-    if (
-        left.cut is not None
-        and left.cut.dim == inner
-        or right.cut is not None
-        and (right.cut.dim == right.rank - 2)
-    ):
-        rows = left.cut.rows if left.cut is not None and left.cut.dim == inner else (right.cut.rows)  # type: ignore[union-attr]
-        if added is None:
-            yield decide(question, {left.index: Cut(inner, rows),
-                                    right.index: Cut(right.rank - 2, rows)}, [PARTIAL])  # fmt: skip
+    offered = {one.cut.rows for one, dim in ((left, inner), (right, right.rank - 2))
+               if one.cut is not None and one.cut.dim == dim}  # fmt: skip
+    if added is None:
+        for rows in offered:
+            uses: dict[int, Use] = {left.index: Cut(inner, rows),
+                                    right.index: Cut(right.rank - 2, rows)}  # fmt: skip
+            yield decide(question, uses, [PARTIAL])
     if left.layout is PARTIAL and added is None:
         yield decide(question, {left.index: PARTIAL}, [PARTIAL])
 
