@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 
-VARIABLE = "PENSTOCK_CARD"  # the cards of this program; "off": torch is left alone
-FIRST_TORCH, END_TORCH = (2, 13), (2, 16)  # tested releases: from the first on, before the end
+from penstock.card.names import VARIABLE
+
 _UNNAMED = "privateuseone"
 problem: str | None = None  # why the device cannot be used in this program
 
@@ -38,24 +38,14 @@ def _load() -> str | None:
         return f"the extension {other} of torch may need the place for devices of others"
     from torch.utils import backend_registration
 
-    from penstock.card.device import module
+    from penstock.card.device import module, place
 
     backend_registration.rename_privateuse1_backend("penstock")
     torch._register_device_module("penstock", module)
-    _register_guard()
+    place.register_guard()
     if cards:
-        take_place()
+        place.take()
     return None
-
-
-def take_place() -> None:
-    """Makes the device torch's accelerator, also where there is a GPU; tensors get .penstock()."""
-    if len(_kept) > 1:
-        return
-    from torch.utils import backend_registration
-
-    backend_registration.generate_methods_for_privateuse1_backend()
-    _register_hooks()
 
 
 def _other_extension() -> str | None:
@@ -63,37 +53,3 @@ def _other_extension() -> str | None:
 
     others = (one.name for one in entry_points(group="torch.backends") if one.name != "penstock")
     return next(others, None)
-
-
-def _register_guard() -> None:
-    from torch import _C
-
-    class Guard(_C._acc.DeviceGuard):  # type: ignore[misc]
-        def type_(self) -> object:
-            return _C._autograd.DeviceType.PrivateUse1
-
-    _kept.append(Guard())
-    _C._acc.register_python_privateuseone_device_guard(_kept[0])
-
-
-def _register_hooks() -> None:
-    from torch import _C
-
-    from penstock.card.device import module
-
-    class Hooks(_C._acc.PrivateUse1Hooks):  # type: ignore[misc]
-        def is_built(self) -> bool:
-            return True
-
-        def is_available(self) -> bool:
-            return module.is_available()
-
-        def has_primary_context(self, device_index: int) -> bool:
-            del device_index
-            return module.is_initialized()
-
-    _kept.append(Hooks())
-    _C._acc.register_python_privateuseone_hook(_kept[1])
-
-
-_kept: list[object] = []  # torch does not hold them
