@@ -109,7 +109,10 @@ def test_memory_and_descriptors_are_given_back_after_the_link():
             card.link.request(SUM, b"\1" * SLOT_BYTES).result()
         for thread in card.link._threads:
             thread.join(5)
-    assert descriptors(os.getpid()) == before
+    deadline_s = time.monotonic() + 5  # other tests' links may just be ending, too
+    while descriptors(os.getpid()) > before and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert descriptors(os.getpid()) <= before
 
 
 def test_a_worker_that_gives_back_what_it_does_not_have_breaks_the_protocol():
@@ -192,7 +195,7 @@ def test_further_descriptors_are_closed(tmp_path):
     memory = SlotWriter()
     with ended(start("--unix", path)) as process, dialled(path, AGREEMENT) as peer:
         peer.greet()
-        peer.prove(b"front-end", *[memory.descriptor] * 50)
+        peer.prove(b"front-end", *[memory.descriptor] * 20)
         peer.say(COUNT)
         deadline_s = time.monotonic() + 5
         while descriptors(process.pid, ("memfd",)) and time.monotonic() < deadline_s:

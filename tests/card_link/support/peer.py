@@ -66,10 +66,10 @@ class Peer:
         digests = b"".join(hashlib.sha256(one).digest() for one in self.hellos)
         mac = hmac.digest(self.agreement.token, side + b"\0" + digests, "sha256")
         frame = b"".join(encode(0, PROOF, 0, 0, [pb.CardProof(mac=mac).SerializeToString()]))
-        if descriptors:
-            socket.send_fds(self.connection, [frame], descriptors)
-        else:
-            self.connection.sendall(frame)
+        for descriptor in descriptors:  # each with a byte
+            socket.send_fds(self.connection, [frame[:1]], [descriptor])
+            frame = frame[1:]
+        self.connection.sendall(frame)
         assert self.hear().kind == PROOF
         self.version = self.decoder.version = 1
 

@@ -85,8 +85,10 @@ class SlotWriter:
         self._free.put(_CLOSED)
 
     def close(self) -> None:
-        """Gives the memory back."""
-        os.close(self.descriptor)
+        """Gives the memory back. May be called again."""
+        descriptor, self.descriptor = self.descriptor, -1  # soon another file has the number
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class SlotReader:
