@@ -86,8 +86,8 @@ def test_links_that_have_ended_before_do_not_keep_a_child_from_failing_the_other
         pass
     for thread in former.link._threads:
         thread.join(5)
+    mine = [os.open(os.devnull, os.O_RDONLY) for _ in range(10)]
     with spawned() as card:
-        mine = [os.open(os.devnull, os.O_RDONLY) for _ in range(10)]
 
         def act():
             refuses(lambda: card.link.post(COUNT))
