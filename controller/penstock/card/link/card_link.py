@@ -61,9 +61,9 @@ class Progress:
 
     def __str__(self) -> str:
         did = (
-            f"executed frame {self.position} ({self.kind}) since" if self.kind else "had waited for"
+            f"executing frame {self.position} ({self.kind})" if self.kind else "waiting for frames"
         )
-        return f"{self.reported_s:.1f} s ago it {did} {self.since_s:.1f} s"
+        return f"{self.reported_s:.1f} s ago it had been {did} for {self.since_s:.1f} s"
 
 
 class CardLink:
