@@ -16,6 +16,8 @@ class CpuAdapter(Adapter):
     def __init__(self, number: int = 0) -> None:
         del number  # all cards of this kind are the same processors
         self.device = torch.device("cpu")
+        # The threads of several cards would wait for each other's processors, spinning.
+        torch.set_num_threads(1)
 
     def synchronize(self) -> None:
         """Returns at once."""
