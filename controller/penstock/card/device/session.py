@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.card.cards import Cards
     from penstock.card.device.buffer import Buffer
     from penstock.card.device.plan import Plan
-    from penstock.card.device.stream import Link
+    from penstock.card.link import CardLink
 
 
 class Session:
@@ -33,7 +33,7 @@ class Session:
     """
 
     def __init__(
-        self, links: Sequence[Link], speeds: tuple[float, ...], cards: Cards | None = None
+        self, links: Sequence[CardLink], speeds: tuple[float, ...], cards: Cards | None = None
     ) -> None:
         self.cards = cards
         self.stream = Stream(links)
@@ -116,7 +116,7 @@ class Session:
 
     def description(self) -> str:
         """What the device is made of."""
-        names = [str(getattr(link, "worker", link.name)) for link in self.stream.links]
+        names = [str(link.worker) for link in self.stream.links]
         return f"{len(names)} {'card' if len(names) == 1 else 'cards'}: {'; '.join(names)}"
 
     def upload(self, source: torch.Tensor, to: torch.Tensor) -> None:

@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from penstock.card.device.buffer import dead
 from penstock.card.frames import FREE, Kind, pack_calls, pack_range, pack_upload
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.card.layout import Split
+    from penstock.card.link import CardLink
     from penstock_api.v1.card_ops_pb2 import Operation
 
 # A frame to each card costs as much as some calls, and cards that wait for one are idle.
@@ -25,25 +26,6 @@ MOST_CALLS = 512
 TAIL_S = 0.001  # after this time without a new call, those that wait are sent
 
 
-class Reply(Protocol):
-    """The answer to a request, which may not be there yet."""
-
-    def result(self) -> memoryview:
-        """Waits for it. Raises `CardError`."""
-
-
-class Link(Protocol):
-    """The connection to one card (`penstock.card.link.CardLink`)."""
-
-    name: str
-
-    def post(self, kind: int, *parts: bytes | memoryview) -> None:
-        """Sends a frame some time. Raises `CardError` if the card is gone."""
-
-    def request(self, kind: int, *parts: bytes | memoryview) -> Reply:
-        """Sends a frame that has an answer. Raises `CardError`."""
-
-
 class Stream:
     """The calls on their way to all cards.
 
@@ -51,7 +33,7 @@ class Stream:
     to `numbers` and `reals` holds it.
     """
 
-    def __init__(self, links: Sequence[Link]) -> None:
+    def __init__(self, links: Sequence[CardLink]) -> None:
         self.lock = threading.RLock()
         self.links = links
         self.numbers: list[int] = []

@@ -56,8 +56,9 @@ def transfer_kernels(session: Callable[[], Session]) -> dict[str, Callable[..., 
         return to_cpu(session(), tensor).item()
 
     def empty_strided(
-        size: list[int], stride: list[int], dtype: torch.dtype | None = None, **_: Any
+        size: list[int], stride: list[int], dtype: torch.dtype | None = None, **options: Any
     ) -> torch.Tensor:
+        _check_index(options.get("device"))
         dtype = dtype or torch.get_default_dtype()
         return new_tensor(tuple(size), tuple(stride), dtype, None)
 
@@ -69,7 +70,7 @@ def transfer_kernels(session: Callable[[], Session]) -> dict[str, Callable[..., 
         pin_memory: bool | None = None,
         memory_format: torch.memory_format | None = None,
     ) -> torch.Tensor:
-        del device
+        _check_index(device)
         if layout not in {None, torch.strided}:
             raise NotImplementedError(
                 f"device penstock has no tensors of layout {layout}: keep them on the CPU, or use "
@@ -107,6 +108,13 @@ def transfer_kernels(session: Callable[[], Session]) -> dict[str, Callable[..., 
         "resize_": resize_,
         "_efficientzerotensor": efficientzerotensor,
     }
+
+
+def _check_index(device: torch.device | None) -> None:
+    if device is not None and device.index:
+        raise RuntimeError(
+            f"there is no device {device}: all cards of this program together are penstock:0"
+        )
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
