@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock.card.device import random
+from penstock.card.device.memory import (
+    max_memory_allocated as max_memory_allocated,
+    mem_get_info as mem_get_info,
+    memory_allocated as memory_allocated,
+    memory_by_card as memory_by_card,
+)
 
 # Nothing else of Penstock is imported before the device is used: programs that never use it load
 # this module, too.
@@ -132,12 +138,6 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     """Whether all cards take bfloat16."""
     del including_emulation
     return True
-
-
-def memory_allocated(device: Any = None) -> int:
-    """Bytes of all tensors of the program, on the card that has most of them. Raises `CardError`."""
-    del device
-    return max(_session().used_bytes()) if is_initialized() else 0
 
 
 def empty_cache() -> None:
