@@ -67,9 +67,13 @@ def test_memory_beyond_a_limit_is_an_error_that_names_card_and_operation(session
 
 def test_the_next_operation_raises(session):
     missing(session, torch.ones(ROWS, WIDE))
-    with pytest.raises(torch.OutOfMemoryError, match="failed on card 1"):
+
+    def go_on():
         for _ in range(100_000):
             torch.ones(1, device="penstock")
+
+    with pytest.raises(torch.OutOfMemoryError, match="failed on card 1"):
+        go_on()
 
 
 def test_a_missing_tensor_is_never_read(session):
@@ -163,7 +167,7 @@ def test_memory_is_counted_on_each_card(session):
     own = split(session, torch.ones(ROWS, WIDE))
     own_bytes = own.numel() * own.element_size() // 3
     after = torch.penstock.memory_by_card()
-    assert [one.used_bytes - was for one, was in zip(after, before)] == [own_bytes] * 3
+    assert [one.used_bytes - was for one, was in zip(after, before, strict=True)] == [own_bytes] * 3
     assert after[1].total_bytes == LIMIT
     assert after[1].free_bytes == LIMIT - after[1].used_bytes
     assert torch.penstock.mem_get_info() == (after[1].free_bytes, LIMIT)

@@ -15,8 +15,9 @@ def session_of(text):
     """The device is made of these cards, written as in $PENSTOCK_CARD."""
     start.start()
     cards = start_cards(parse_cards(text))
-    former, start._session = start._session, Session(
-        [one.link for one in cards.cards], cards.speeds, cards
+    former, start._session = (
+        start._session,
+        Session([one.link for one in cards.cards], cards.speeds, cards),
     )
     is_first, start._owner = start._owner == 0, start.os.getpid()
     try:

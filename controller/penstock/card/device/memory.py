@@ -20,7 +20,7 @@ def memory_by_card() -> list[Statistics]:
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Bytes of all tensors of the program, on the card that has most of them. Raises `CardError`."""
+    """Bytes of all tensors, on the card that has most of them. Raises `CardError`."""
     del device
     return max((one.used_bytes for one in memory_by_card()), default=0)
 

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from penstock.card.device import random
-from penstock.card.device.memory import (
-    max_memory_allocated as max_memory_allocated,
-    mem_get_info as mem_get_info,
-    memory_allocated as memory_allocated,
-    memory_by_card as memory_by_card,
-)
+from penstock.card.device import memory, random
 
 # Nothing else of Penstock is imported before the device is used: programs that never use it load
 # this module, too.
@@ -138,6 +132,12 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     """Whether all cards take bfloat16."""
     del including_emulation
     return True
+
+
+memory_allocated = memory.memory_allocated
+max_memory_allocated = memory.max_memory_allocated
+mem_get_info = memory.mem_get_info
+memory_by_card = memory.memory_by_card
 
 
 def empty_cache() -> None:

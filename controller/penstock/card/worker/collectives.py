@@ -86,7 +86,10 @@ class Group:
     ) -> torch.Tensor:
         """Bytes of all cards, one after another; card i has bounds[i] to bounds[i + 1].
 
-        Raises `AbsentError`.
+        `own`: those of this card; None: it takes part without.
+
+        Raises:
+            AbsentError: a card is without its bytes.
         """
         self.exchanges += 1
         # Each part is followed by a byte that says whether its card is without data.

@@ -116,6 +116,9 @@ class Executor:
             result = self._adapter.run(operation.function, positional, named)
             if new:
                 self._keep(operation, result, new, positional)
+            if operation.changed and self._store.unwritten:
+                written = (call.buffers[first + i] for i in operation.changed)
+                self._store.unwritten.difference_update(written)
         except Exception as error:  # noqa: BLE001 - whatever the device says
             buffers = call.buffers[first : first + operation.buffer_count]
             may_exchange = self._group.exchanges == exchanges
@@ -133,7 +136,8 @@ class Executor:
         """Poisons what a call was to make or change.
 
         If all cards know that the call has failed, all of them leave what it was to change as it
-        was. Otherwise the others have changed it, and this card's is poisoned.
+        was, unless nothing was in it. Otherwise the others have changed it, and this card's is
+        poisoned.
         """
         store = self._store
         is_common = self._group.cards == 1 or store.is_common(buffers)
@@ -146,8 +150,10 @@ class Executor:
         why = str(error) if isinstance(error, PoisonedError) else _reason(operation.name, error)
         for number, size_bytes in zip(new, operation.new_bytes, strict=True):
             store.poison([number], why, is_common=is_common, size_bytes=size_bytes)
-        if not is_common:
-            store.poison([buffers[i] for i in operation.changed], why, is_common=False)
+        changed = [buffers[i] for i in operation.changed]
+        if is_common:
+            changed = [one for one in changed if one in store.unwritten]
+        store.poison(changed, why, is_common=is_common)
         if not isinstance(error, PoisonedError):
             self._report(operation.name, error)
 
@@ -175,6 +181,7 @@ class Executor:
     def _allocate(self, body: memoryview) -> None:
         number, size_bytes, _ = unpack_upload(body)
         self._new_buffer(number, size_bytes)
+        self._store.unwritten.add(number)
 
     def _new_buffer(self, number: int, size_bytes: int) -> torch.Tensor | None:
         try:

@@ -43,12 +43,14 @@ class Store:
     Attributes:
         used_bytes: Bytes of all buffers.
         peak_bytes: The most that `used_bytes` has been.
+        unwritten: Buffers with undefined content, into which nothing was written yet.
     """
 
     def __init__(self, device: torch.device, most_bytes: int | None = None) -> None:
         """`most_bytes`: buffers beyond it are refused, as if the card had no more memory."""
         self.device = device
         self.used_bytes = self.peak_bytes = 0
+        self.unwritten: set[int] = set()
         self._most_bytes = most_bytes
         self._sizes_bytes: dict[int, int] = {}
         self._tensors: dict[int, torch.Tensor] = {}  # as the operation that made it returned it
@@ -161,6 +163,7 @@ class Store:
         self._shapes.pop(number, None)
         self._views.pop(number, None)
         self._poisoned.pop(number, None)
+        self.unwritten.discard(number)
         self.used_bytes -= self._sizes_bytes.pop(number, 0)
 
     def __contains__(self, number: int) -> bool:
