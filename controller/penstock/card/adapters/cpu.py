@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from penstock.card.adapters.adapter import Adapter
@@ -21,6 +23,11 @@ class CpuAdapter(Adapter):
 
     def synchronize(self) -> None:
         """Returns at once."""
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """The machine's memory: free, and in total."""
+        page = os.sysconf("SC_PAGE_SIZE")
+        return page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")
 
     def attention(
         self,

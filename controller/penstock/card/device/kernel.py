@@ -106,7 +106,10 @@ class Kernel:
     def __call__(self, *args: Any, **kwargs: Any) -> object:
         """Runs the operation. Raises what torch says of arguments that do not fit."""
         session = self._session()
-        with session.stream.lock:
+        stream = session.stream
+        with stream.lock:
+            if stream.failures.is_set:
+                stream.raise_failure()
             if not kwargs and not self._is_special:
                 # Nine of ten calls: tensors and numbers by position, seen before. Every attribute
                 # that is asked for here costs a program of small operations a percent.

@@ -11,7 +11,7 @@ from penstock.card.device.planner import Planner
 from penstock.card.device.reductions import Reductions
 from penstock.card.device.stream import Stream
 from penstock.card.device.tensors import buffer_of
-from penstock.card.frames import STATISTICS, Kind
+from penstock.card.frames import Kind, Statistics, unpack_statistics
 from penstock.card.layout import PARTIAL, REDUCING, WHOLE, Layout, Split
 from penstock_api.v1 import card_ops_pb2 as pb
 
@@ -36,7 +36,7 @@ class Session:
         self, links: Sequence[CardLink], speeds: tuple[float, ...], cards: Cards | None = None
     ) -> None:
         self.cards = cards
-        self.stream = Stream(links)
+        self.stream = Stream(links, None if cards is None else cards.failures)
         self.speeds = speeds
         self.planner = Planner(self.stream, speeds)
         self.plans: dict[tuple[Any, ...], Plan] = {}
@@ -110,9 +110,9 @@ class Session:
         """Waits until all cards have done all work. Raises `CardError`."""
         self.stream.ask(Kind.SYNCHRONIZE)
 
-    def used_bytes(self) -> list[int]:
-        """Bytes of all buffers, for each card. Raises `CardError`."""
-        return [STATISTICS.unpack(one)[1] for one in self.stream.ask(Kind.STATISTICS)]
+    def statistics(self) -> list[Statistics]:
+        """The memory in use of each card. Raises `CardError`."""
+        return [unpack_statistics(one) for one in self.stream.ask(Kind.STATISTICS)]
 
     def description(self) -> str:
         """What the device is made of."""
