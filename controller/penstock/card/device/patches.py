@@ -68,7 +68,7 @@ class _AnyGenerator(type(_former_generator)):  # type: ignore[misc]
         return isinstance(instance, _former_generator)
 
 
-class Generator(_former_generator, metaclass=_AnyGenerator):
+class Generator(_former_generator, metaclass=_AnyGenerator):  # type: ignore[valid-type,misc]
     """torch.Generator, also for device penstock: a generator of seeds, one for each operation."""
 
     def __new__(cls, device: Any = "cpu") -> Any:  # noqa: D102 - as torch.Generator

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from penstock.card.device.planner import Planner
 from penstock.card.device.reductions import Reductions
@@ -17,6 +16,8 @@ from penstock_api.v1 import card_ops_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import torch
 
     from penstock.card.cards import Cards
     from penstock.card.device.buffer import Buffer
@@ -88,7 +89,7 @@ class Session:
         sizes = [buffer.size_bytes] * len(self.speeds)
         if isinstance(layout, Split):
             bounds = layout.bounds
-            sizes = [high - low for low, high in zip(bounds, bounds[1:], strict=False)]
+            sizes = [high - low for low, high in itertools.pairwise(bounds)]
         self.stream.allocate(buffer.number, sizes)
 
     def _convert(self, name: str, buffer: Buffer, bounds: Sequence[int] = ()) -> None:
@@ -126,7 +127,7 @@ class Session:
         parts = [content] * len(self.speeds)
         if isinstance(buffer.layout, Split):
             bounds = buffer.layout.bounds
-            parts = [content[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]
+            parts = [content[low:high] for low, high in itertools.pairwise(bounds)]
         else:
             buffer.layout = WHOLE
         self.stream.upload(buffer.number, parts)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.card.layout import Split
-    from penstock.card.link import CardLink
+    from penstock.card.link import CardLink, Reply
     from penstock_api.v1.card_ops_pb2 import Operation
 
 # A frame to each card costs as much as some calls, and cards that wait for one are idle.
@@ -178,13 +178,13 @@ class Stream:
         if cause is not None:
             raise failure_error(*cause)
 
-    def _post(self, link: Link, kind: Kind, *parts: bytes | memoryview) -> None:
+    def _post(self, link: CardLink, kind: Kind, *parts: bytes | memoryview) -> None:
         try:
             link.post(kind, *parts)
         except CardError as error:
             raise self._lost(error) from None
 
-    def _request(self, link: Link, kind: Kind, body: bytes) -> Reply:
+    def _request(self, link: CardLink, kind: Kind, body: bytes) -> Reply:
         try:
             return link.request(kind, body)
         except CardError as error:

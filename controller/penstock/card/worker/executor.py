@@ -266,11 +266,9 @@ def _reason(operation: str, error: Exception) -> str:
 
 def laid_out(tensor: torch.Tensor, shape: Shape, *, copy: bool) -> torch.Tensor:
     """`tensor` as the front-end was promised it: it may have other strides on this device."""
-    if not copy and tensor.stride() == shape.stride and tensor.dtype == shape.dtype:
-        size_bytes = tensor.untyped_storage().nbytes()
-        if tensor.storage_offset() == 0 and tuple(tensor.shape) == shape.size:
-            if size_bytes == size_bytes_of(shape):
-                return tensor
+    has = Shape(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    if not copy and has == shape and tensor.untyped_storage().nbytes() == size_bytes_of(shape):
+        return tensor
     out = torch.empty_strided(shape.size, shape.stride, dtype=shape.dtype, device=tensor.device)
     if tuple(tensor.shape) == shape.size:
         out.copy_(tensor)  # otherwise it is a result that nobody uses, and empty on this device
@@ -280,7 +278,7 @@ def laid_out(tensor: torch.Tensor, shape: Shape, *, copy: bool) -> torch.Tensor:
 
 
 def _shares_storage(results: list[Any], arguments: list[Any]) -> bool:
-    """Whether a result is a view of an argument, although the operation is none that makes views."""
+    """Whether a result is a view of an argument although the operation makes no views."""
     own = {one.untyped_storage().data_ptr() for one in _tensors(arguments)}
     return any(one.untyped_storage().data_ptr() in own for one in _tensors(results))
 

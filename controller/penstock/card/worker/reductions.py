@@ -22,7 +22,7 @@ def reductions(group: Group, store: Store) -> dict[str, Callable[..., Any]]:
         storage = content.untyped_storage()
         count = storage.nbytes() // dtype.itemsize
         flat = torch.empty(0, dtype=dtype, device=content.device)
-        return flat.set_(storage, 0, (count,), (1,))  # type: ignore[call-overload,no-any-return]
+        return flat.set_(storage, 0, (count,), (1,))
 
     def start(numbers: list[int], dtype: torch.dtype) -> tuple[Sum, list[torch.Tensor]]:
         try:
