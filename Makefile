@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+TORCH  := build/torch
+TORCH_TESTS := tests/card tests/estimate_torch
 NATIVE_SOURCES := $(shell find shim CMakeLists.txt -type f -not -name '*.pyc')
 C_SOURCES := $(shell find shim tests bench examples -name '*.[ch]' -not -path '*/stubs/*')
 PYTHON_SOURCES := $(shell find controller proto -type f -not -name '*.pyc')
@@ -9,7 +11,7 @@ PYTHON_SOURCES := $(shell find controller proto -type f -not -name '*.pyc')
 GROUPS := --group build --group test --group kube --group lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kube faults cluster-programs first-builds cluster cluster-penstock cluster-down sanitize fuzz soak numba-suite lint format gpu-check gpu-wheels gpu-check-offline bench picture bench-kube bench-fleet bench-slurm gen proto chart newest clean
+.PHONY: help setup demo test test-torch test-kube faults cluster-programs first-builds cluster cluster-penstock cluster-down sanitize fuzz soak numba-suite lint format gpu-check gpu-wheels gpu-check-offline bench picture bench-kube bench-fleet bench-slurm gen proto chart newest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,15 +27,36 @@ $(VENV)/.tools: pyproject.toml constraints.txt
 
 $(VENV)/.installed: $(VENV)/.tools $(NATIVE_SOURCES) $(PYTHON_SOURCES)
 	@echo "building the shim and the simulated GPU, installing penstock into $(VENV)"
-	@$(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt '.[kube,pool,checkpoint,web]'
+	@rm -rf build/wheel
+	@$(BIN)/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir build/wheel .
+	@$(BIN)/pip install --quiet --constraint constraints.txt "$$(ls build/wheel/*.whl)[kube,pool,checkpoint,web]"
+	@$(BIN)/pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
 	@touch $@
 	@echo "done: source $(BIN)/activate"
+
+$(TORCH)/.tools: pyproject.toml constraints-torch.txt $(VENV)/.tools
+	@test "$$(df --output=avail -k . | tail -1)" -gt 7000000 || { echo 'no room for torch: it needs 7 GB below build'; exit 1; }
+	rm -rf $(TORCH)
+	$(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/pip install --quiet --upgrade pip
+	@echo "installing torch for the tests of the virtual card (5 GB; a minute or two)"
+	$(TORCH)/bin/pip install --quiet --group torch --constraint constraints-torch.txt
+	@touch $@
+
+$(TORCH)/.installed: $(TORCH)/.tools $(VENV)/.installed
+	@$(TORCH)/bin/pip install --quiet --constraint constraints-torch.txt build/wheel/*.whl
+	@$(TORCH)/bin/pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
+	@touch $@
 
 demo: setup ## Three programs share one simulated H200 (or the real GPU) under quotas; under two minutes
 	$(BIN)/penstock demo
 
-test: setup lint first-builds ## Everything that must hold: lint, types, layers, and all tests
+test: setup lint first-builds $(TORCH)/.installed ## Everything that must hold: lint, types, layers, and all tests
+	$(TORCH)/bin/pytest -n 2 --durations=10 --durations-min=5 $(TORCH_TESTS)
 	$(BIN)/pytest -n 4 --durations=25 --durations-min=5 $(PYTEST_ARGS)
+
+test-torch: $(TORCH)/.installed ## The tests of the virtual card alone, which need torch
+	$(TORCH)/bin/pytest -n 2 --durations=10 --durations-min=5 $(TORCH_TESTS) $(PYTEST_ARGS)
 
 test-kube: setup cluster-programs ## The tests on a real Kubernetes cluster alone (root)
 	$(BIN)/pytest -m kube tests/kube $(PYTEST_ARGS)
@@ -137,6 +160,9 @@ newest: setup ## Take the newest releases of all tools and clients into constrai
 	$(BIN)/pip install --quiet --upgrade --upgrade-strategy eager $(GROUPS)
 	{ sed '/^[^#]/d' constraints.txt; $(BIN)/pip freeze --exclude penstock \
 	  | sed 's/$$/ ; python_version >= "3.11"/'; } > $(VENV)/newest && mv $(VENV)/newest constraints.txt
+	$(MAKE) $(TORCH)/.tools
+	$(TORCH)/bin/pip install --quiet --upgrade --upgrade-strategy eager --group torch
+	{ sed '/^[^#]/d' constraints-torch.txt; $(TORCH)/bin/pip freeze --exclude penstock; } > $(TORCH)/newest && mv $(TORCH)/newest constraints-torch.txt
 
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build

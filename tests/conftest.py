@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import hypothesis
 import pytest
 from tests.interposition.support import real_driver
 from tests.support import headers, host_steal, xdist_schedule
+
+# They run in an environment of their own: `make test-torch`.
+collect_ignore = [] if importlib.util.find_spec("torch") else ["card", "estimate_torch"]
 
 # Examples share two cores with programs that keep time: how long one takes says nothing.
 hypothesis.settings.register_profile("penstock", deadline=None)

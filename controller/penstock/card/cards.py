@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.card.autoload import VARIABLE
 from penstock.card.frames import KINDS, Kind
 from penstock.card.link.spawned import spawn
 from penstock.model import PenstockError
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.card.link.spawned import SpawnedCard
-
-VARIABLE = "PENSTOCK_CARD"
 
 
 @dataclass(frozen=True)
@@ -69,20 +68,20 @@ def parse_cards(text: str) -> list[CardKind]:
     return kinds
 
 
-def has_cards() -> bool:
-    """Whether this program has any card."""
-    return bool(os.environ.get(VARIABLE, ""))
+def check_cards() -> list[CardKind]:
+    """The cards that this program has. Raises `PenstockError` if there are none."""
+    text = os.environ.get(VARIABLE, "")
+    if text in {"", "off"}:
+        raise PenstockError(
+            "this program has no card", f"${VARIABLE} is {text or 'not set'}",
+            "start it with penstock run --tflops N -- COMMAND",
+        )  # fmt: skip
+    return parse_cards(text)
 
 
 def start_cards() -> Cards:
     """Starts a worker for each card that this program has. Raises `PenstockError`."""
-    text = os.environ.get(VARIABLE, "")
-    if not text:
-        raise PenstockError(
-            "this program has no card", f"${VARIABLE} is not set",
-            "start it with penstock run --tflops N -- COMMAND",
-        )  # fmt: skip
-    kinds = parse_cards(text)
+    kinds = check_cards()
     started: list[SpawnedCard] = []
     cards = Cards(started, tuple(one.speed for one in kinds))
 

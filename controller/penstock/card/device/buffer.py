@@ -32,7 +32,7 @@ class Buffer:
             view of (batch * length) are cut at the same bytes.
     """
 
-    __slots__ = ("layout", "number", "rows", "size_bytes")
+    __slots__ = ("__weakref__", "layout", "number", "rows", "size_bytes")
 
     def __init__(
         self, size_bytes: int, layout: Layout | None, rows: int, number: int | None = None

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import sys
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from penstock.card.device import random
-from penstock.card.device.start import is_started, session, start
+
+# Nothing else of Penstock is imported before the device is used: programs that never use it load
+# this module, too.
+if TYPE_CHECKING:
+    from penstock.card.device.session import Session
 
 
 def _lazy_init() -> None:
-    """Called by torch before it makes the first tensor on the device."""
+    """Called by torch before it makes the first tensor on the device. Raises `PenstockError`."""
+    from penstock.card.device.start import start
+
     start()
+
+
+def _session() -> Session:
+    from penstock.card.device.start import session
+
+    return session()
 
 
 def is_available() -> bool:
     """Whether this program has a card."""
-    from penstock.card.cards import has_cards
-
-    return has_cards()
+    return os.environ.get("PENSTOCK_CARD", "off") not in {"", "off"}
 
 
 def is_initialized() -> bool:
     """Whether the cards are started."""
-    return is_started()
+    start = sys.modules.get("penstock.card.device.start")
+    return start is not None and start.is_started()
 
 
 def _is_in_bad_fork() -> bool:
@@ -65,14 +78,14 @@ class device:  # noqa: N801 - as torch.cuda.device
 def get_device_name(device: Any = None) -> str:
     """What the device is made of, such as "2 cards: gpu 0 of node a, npu 0 of node b"."""
     del device
-    return session().description()
+    return _session().description()
 
 
 def synchronize(device: Any = None) -> None:
     """Waits until all cards have done all work. Raises `CardError`."""
     del device
-    if is_started():
-        session().synchronize()
+    if is_initialized():
+        _session().synchronize()
 
 
 def manual_seed(seed: int) -> None:
@@ -124,10 +137,10 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 def memory_allocated(device: Any = None) -> int:
     """Bytes of all tensors of the program, on the card that has most of them. Raises `CardError`."""
     del device
-    return max(session().used_bytes()) if is_started() else 0
+    return max(_session().used_bytes()) if is_initialized() else 0
 
 
 def empty_cache() -> None:
     """Sends the cards what they may forget. Raises `CardError`."""
-    if is_started():
-        session().stream.flush()
+    if is_initialized():
+        _session().stream.flush()

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from typing import TYPE_CHECKING
+
+import torch
+
+from penstock.card.autoload import END_TORCH, FIRST_TORCH
+from penstock.card.cards import check_cards
 
 from penstock.card.device.autocast import register_autocast
 from penstock.card.device.patches import patch
@@ -20,14 +26,31 @@ _is_registered = False
 
 
 def start() -> None:
-    """Hands torch the device's kernels. Cards are started when the first of them is called."""
+    """Hands torch the device's kernels. Cards are started when the first of them is called.
+
+    Raises:
+        PenstockError: the program has no card, or torch is none that was tested.
+    """
     global _is_registered  # noqa: PLW0603 - torch has one device of this name
     with _lock:
         if not _is_registered:
+            check_cards()
+            _warn_of_torch()
             _is_registered = True
             register(session)
             register_autocast()
             patch()
+
+
+def _warn_of_torch() -> None:
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if not FIRST_TORCH <= release < END_TORCH:
+        first, end = (".".join(map(str, one)) for one in (FIRST_TORCH, END_TORCH))
+        warnings.warn(
+            f"torch {torch.__version__} was not tested with device penstock; tested are releases "
+            f"from {first} on, before {end}",
+            stacklevel=3,
+        )
 
 
 def session() -> Session:
