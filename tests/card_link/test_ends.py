@@ -10,9 +10,10 @@ import time
 
 import pytest
 from tests.card_link.support.cards import PATH, PROJECT, on_unix_socket, spawned
-from tests.card_link.support.worker import COUNT, ECHO, SLEEP
+from tests.card_link.support.worker import COUNT, ECHO, EXIT, SLEEP
 
 from penstock.card.link import EXIT_DONE, EXIT_FRONT_END_GONE, CardError
+from penstock.card.link.spawned import spawn
 
 PROGRAM = """
 import os, signal, sys, threading
@@ -37,6 +38,7 @@ def run(*lines: str, **options) -> tuple[subprocess.CompletedProcess[str], list[
     done = subprocess.run(
         [sys.executable, "-W", "error", "-X", "dev", "-c", "\n".join([PROGRAM, *lines])],
         cwd=PROJECT, env={**os.environ, **PATH}, capture_output=True, text=True, timeout=30,
+        check=False,
     )  # fmt: skip
     return done, [int(pid) for pid in done.stdout.split()]
 
@@ -126,9 +128,14 @@ def test_a_worker_that_works_ends_soon_after_its_program_is_gone(tmp_path):
         assert process.wait(6) == EXIT_FRONT_END_GONE
 
 
-def test_a_worker_that_cannot_start_says_so():
-    from penstock.card.link.spawned import spawn
+def test_a_worker_that_ends_itself_is_gone():
+    with spawned() as card:
+        reply = card.link.request(EXIT, b"3")
+        with pytest.raises(CardError, match=r"is gone: its process ended \(exit status 3\)"):
+            reply.result()
 
+
+def test_a_worker_that_cannot_start_says_so():
     with pytest.raises(CardError, match=r"card 1 cannot be reached: its process ended \(exit"):
         spawn("card 1", "penstock.no_such_module", kinds={})
 

@@ -9,7 +9,7 @@ import pytest
 from tests.card_link.support.cards import on_unix_socket, spawned
 from tests.card_link.support.worker import COUNT, ECHO, FAIL, MAKE, NOTICE, SLEEP, SUM
 
-from penstock.card.link import MOST_BODY_BYTES, OperationError, ReplyTimeoutError
+from penstock.card.link import MOST_BODY_BYTES, CardError, OperationError, ReplyTimeoutError
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,9 @@ def link():
 
 
 def test_a_request_gets_its_reply(link):
-    assert link.request(ECHO, b"one, ", bytearray(b"two"), memoryview(b"!")).result() == b"one, two!"
+    assert (
+        link.request(ECHO, b"one, ", bytearray(b"two"), memoryview(b"!")).result() == b"one, two!"
+    )
     assert link.request(ECHO).result() == b""
 
 
@@ -134,9 +136,10 @@ def test_an_error_of_a_callback_ends_the_link_and_is_named():
     heard = []
     former, threading.excepthook = threading.excepthook, heard.append
     try:
-        with spawned(on_event=fails) as card, pytest.raises(Exception, match="no such listener"):
-            card.link.request(NOTICE).result()
-            card.link.request(SLEEP, b"9").result()
+        with spawned(on_event=fails) as card:
+            card.link.post(NOTICE)
+            with pytest.raises(CardError, match="LookupError: no such listener"):
+                card.link.request(SLEEP, b"9").result()
     finally:
         threading.excepthook = former
     assert heard

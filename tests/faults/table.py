@@ -19,6 +19,7 @@ EXTENDER = "controller/penstock/kube/extender"
 PROMTOOL = (
     "tests/meter/test_dashboard_and_alerts.py::test_alerts_fire_and_stay_quiet_as_their_tests_say"
 )
+CARD_LINK = "controller/penstock/card/link/card_link.py"
 CHARGING = "tests/gate/test_charging.py::test_work_that_is_hard_to_measure_gets_its_quota"
 HANDSHAKES = "tests/agent/test_handshakes.py"
 LIARS = "test_who_lies_about_itself_or_sends_noise_is_not_known_and_costs_a_bounded_amount"
@@ -253,5 +254,26 @@ FAULTS = (
         "measured=_word(exceed.get(\"measured\", DEFAULT_STEP), STEPS),",
         'measured="terminate",',
         ("tests/upgrade/test_golden.py::test_pages_and_grants_are_read_as_they_were_written",),
+    ),
+    Fault(
+        "card-stale-replies", "card", "a card's reply goes to the oldest request that waits",
+        CARD_LINK,
+        "reply = self._replies.pop(frame.number, None)",
+        "reply = self._replies.pop(next(iter(self._replies), 0), None)",
+        ("tests/card_link/test_numbered_replies.py",),
+    ),
+    Fault(
+        "card-blamed", "card", "a program that was stopped takes its cards for hung",
+        CARD_LINK,
+        "self._heard_s += late_s",
+        "self._heard_s += 0.0",
+        ("tests/card_link/test_dead_and_hung.py",),
+    ),
+    Fault(
+        "card-fork-shuts", "card", "a forked child ends the program's connections to its cards",
+        CARD_LINK,
+        "        self._stream.close()\n\n    # The two",
+        "        self._stream.shut()\n\n    # The two",
+        ("tests/card_link/test_forks.py",),
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from tests.faults.table import FAULTS, ROOT
 
 AREAS = {
     *("ledger", "gate", "enforcement", "meter", "extender", "webhook", "caps", "scaling"),
-    *("policies", "alerts", "upgrade"),
+    *("policies", "alerts", "upgrade", "card"),
 }
 
 

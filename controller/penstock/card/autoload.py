@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 
-VARIABLE = "PENSTOCK_CARD"  # the cards of this program; "off": torch is left alone
-FIRST_TORCH, END_TORCH = (2, 13), (2, 16)  # tested releases: from the first on, before the end
+from penstock.card.names import VARIABLE
+
 _UNNAMED = "privateuseone"
 problem: str | None = None  # why the device cannot be used in this program
 
@@ -30,7 +30,7 @@ def _load() -> str | None:
         return f"${VARIABLE} is off"
     import torch
 
-    name = torch._C._get_privateuse1_backend_name()  # noqa: SLF001
+    name = torch._C._get_privateuse1_backend_name()
     if name != _UNNAMED:
         return f"the extension {name} of torch has taken the place for devices of others"
     other = _other_extension()
@@ -38,14 +38,13 @@ def _load() -> str | None:
         return f"the extension {other} of torch may need the place for devices of others"
     from torch.utils import backend_registration
 
-    from penstock.card.device import module
+    from penstock.card.device import module, place
 
     backend_registration.rename_privateuse1_backend("penstock")
-    torch._register_device_module("penstock", module)  # noqa: SLF001
+    torch._register_device_module("penstock", module)
+    place.register_guard()
     if cards:
-        # torch.accelerator is this device from here on, also where there is a GPU.
-        backend_registration.generate_methods_for_privateuse1_backend()
-        _register_hooks()
+        place.take()
     return None
 
 
@@ -54,31 +53,3 @@ def _other_extension() -> str | None:
 
     others = (one.name for one in entry_points(group="torch.backends") if one.name != "penstock")
     return next(others, None)
-
-
-def _register_hooks() -> None:
-    from torch import _C
-
-    from penstock.card.device import module
-
-    class Hooks(_C._acc.PrivateUse1Hooks):  # type: ignore[misc]  # noqa: SLF001
-        def is_built(self) -> bool:
-            return True
-
-        def is_available(self) -> bool:
-            return module.is_available()
-
-        def has_primary_context(self, device_index: int) -> bool:
-            del device_index
-            return module.is_initialized()
-
-    class Guard(_C._acc.DeviceGuard):  # type: ignore[misc]  # noqa: SLF001
-        def type_(self) -> object:
-            return _C._autograd.DeviceType.PrivateUse1  # noqa: SLF001
-
-    _kept.extend((Hooks(), Guard()))
-    _C._acc.register_python_privateuseone_hook(_kept[0])  # noqa: SLF001
-    _C._acc.register_python_privateuseone_device_guard(_kept[1])  # noqa: SLF001
-
-
-_kept: list[object] = []  # torch does not hold them

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.card.autoload import VARIABLE
 from penstock.card.frames import KINDS, Kind
 from penstock.card.link.spawned import spawn
+from penstock.card.names import VARIABLE
 from penstock.model import PenstockError
 from penstock_api.v1 import card_ops_pb2 as pb
 

@@ -21,7 +21,7 @@ with warnings.catch_warnings():
 
 SAMPLES = 6  # of each operation
 CLOSE = {"rtol": 2e-4, "atol": 2e-4, "equal_nan": True}
-# Their results are drawn, by other generators on the two devices: only shapes and types are compared.
+# Their results are drawn by unlike generators: only shapes and types are compared.
 DRAWN = {
     "bernoulli", "cauchy", "empty", "empty_like", "empty_permuted", "empty_strided", "exponential",
     "geometric", "log_normal", "multinomial", "new_empty", "new_empty_strided", "normal",
@@ -72,8 +72,8 @@ def compare(op, *, is_split: bool) -> Outcome:
         own = tree_map(_copied, given)
         try:
             expected = _called(op, own)
-        except Exception:
-            continue  # not accepted by the CPU
+        except Exception:  # noqa: BLE001, S112 - not accepted by the CPU
+            continue
         outcome.compared += 1
         moved = tree_map(lambda one: _moved(one, is_split=is_split), given)
         difference = _compared(op, sample, expected, own, moved, has_gradient)

@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.card_link.support.worker import KINDS, TOKEN
+
 from penstock.card.link import Agreement, CardLink, LinkSettings, TcpEndpoint, UnixEndpoint
 from penstock.card.link.spawned import spawn
-from tests.card_link.support.worker import KINDS, TOKEN
 
 PROJECT = Path(__file__).parents[3]
 MODULE = "tests.card_link.support.worker"
@@ -85,5 +86,3 @@ def over_tls(folder: Path, identities, *arguments: object, agreement: Agreement 
 def link_to(endpoint, agreement: Agreement = AGREEMENT, **options) -> CardLink:
     """A link to the worker of the tests."""
     return CardLink("card 1", endpoint, agreement, kinds=KINDS, **{"settings": HASTY, **options})
-
-

@@ -8,11 +8,12 @@ import hmac
 import socket
 import threading
 
+from tests.card_link.support.worker import KINDS
+
 from penstock.card.link import Agreement, CardLink, Description, InheritedEndpoint, LinkSettings
 from penstock.card.link.frame import GOODBYE, HELLO, PING, PONG, PROOF, Frame, FrameDecoder, encode
 from penstock.card.link.handshake import hello
 from penstock_api.v1 import card_pb2 as pb
-from tests.card_link.support.worker import KINDS
 
 MOST = 1 << 20
 

@@ -1,4 +1,4 @@
-"""A card's worker that echoes, fails, sleeps and counts: `python -m tests.card_link.support.worker`."""
+"""A card's worker that echoes, fails, sleeps and counts, as a program."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from penstock.card.link import (
 )
 from penstock.card.link.spawned import inherited
 
-ECHO, SLEEP, FAIL, COUNT, MAKE, NOTICE, SUM, STUCK = range(16, 24)
+ECHO, SLEEP, FAIL, COUNT, MAKE, NOTICE, SUM, STUCK, EXIT = range(16, 25)
 KINDS = {
     ECHO: "echo", SLEEP: "sleep", FAIL: "fail", COUNT: "count", MAKE: "make", NOTICE: "notice",
-    SUM: "sum", STUCK: "stuck",
+    SUM: "sum", STUCK: "stuck", EXIT: "exit",
 }  # fmt: skip
 TOKEN = bytes(range(32))
 
 
 class Card:
-    """What the worker does with each kind of frame."""
+    """What the worker does with each kind of frame: one method each."""
 
     def __init__(self, connection: Connection, count: int) -> None:
         self._connection = connection
@@ -37,28 +37,37 @@ class Card:
 
     def handle(self, kind: int, number: int, body: memoryview):
         """Executes a frame."""
-        if kind == ECHO:
-            return body
-        if kind == SLEEP:
-            time.sleep(float(bytes(body)))
-            return b""
-        if kind == FAIL:
-            raise LookupError(bytes(body).decode())
-        if kind == COUNT:
-            self._count += 1
-            return str(self._count).encode()
-        if kind == MAKE:
-            length, value = bytes(body).split()
-            return bytes([int(value)]) * int(length)
-        if kind == NOTICE:
-            self._connection.send_event(NOTICE, body)
-            return b""
-        if kind == SUM:
-            return str(sum(body)).encode()
-        if kind == STUCK:
-            while True:
-                time.sleep(1)
-        raise AssertionError(kind)
+        return getattr(self, KINDS[kind])(body)
+
+    def echo(self, body: memoryview):
+        return body
+
+    def sleep(self, body: memoryview) -> None:
+        time.sleep(float(bytes(body)))
+
+    def fail(self, body: memoryview) -> None:
+        raise LookupError(bytes(body).decode())
+
+    def count(self, body: memoryview) -> bytes:
+        self._count += 1
+        return str(self._count).encode()
+
+    def make(self, body: memoryview) -> bytes:
+        length, value = bytes(body).split()
+        return bytes([int(value)]) * int(length)
+
+    def notice(self, body: memoryview) -> None:
+        self._connection.send_event(NOTICE, body)
+
+    def sum(self, body: memoryview) -> bytes:
+        return str(sum(body)).encode()
+
+    def stuck(self, body: memoryview) -> None:
+        while True:
+            time.sleep(1)
+
+    def exit(self, body: memoryview) -> None:
+        raise SystemExit(int(bytes(body)))
 
 
 def main() -> None:
@@ -66,6 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--link-fd", type=int)
     parser.add_argument("--unix", type=Path)
+    parser.add_argument("--uid", type=int)
     parser.add_argument("--tcp", default="127.0.0.1:0")
     parser.add_argument("--identity", type=Path)
     parser.add_argument("--peer", default="")
@@ -93,7 +103,7 @@ def _connection(told: argparse.Namespace) -> Connection:
         return inherited(told.link_fd, about)
     agreement = Agreement("app", TOKEN)
     if told.unix is not None:
-        listener = listen_unix(told.unix)
+        listener = listen_unix(told.unix, told.uid)
     else:
         files = (told.identity / name for name in ("certificate", "key", "authority"))
         host, _, port = told.tcp.rpartition(":")

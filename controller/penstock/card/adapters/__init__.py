@@ -23,7 +23,7 @@ def open_adapter(kind: str) -> Adapter:
             f"did you mean {near}?" if near else "name one of these",
         )  # fmt: skip
     module, _, name = named.partition(":")
-    return getattr(importlib.import_module(module), name)()  # type: ignore[no-any-return]
+    return getattr(importlib.import_module(module), name)()
 
 
 __all__ = ["Adapter", "open_adapter"]

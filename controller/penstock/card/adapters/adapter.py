@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from penstock.card.adapters.attention import attention, attention_backward
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch
 
 
 class Adapter:

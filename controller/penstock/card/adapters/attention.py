@@ -53,7 +53,9 @@ def _scores(
     if scores.dtype is not torch.float64:
         scores = scores.float()
     if bias is not None:
-        scores = scores.masked_fill(~bias, -torch.inf) if bias.dtype is torch.bool else scores + bias
+        scores = (
+            scores.masked_fill(~bias, -torch.inf) if bias.dtype is torch.bool else scores + bias
+        )
     if is_causal:
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores = scores.masked_fill(~seen, -torch.inf)

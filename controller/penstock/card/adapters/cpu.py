@@ -6,10 +6,8 @@ import torch
 
 from penstock.card.adapters.adapter import Adapter
 
-_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default  # noqa: SLF001
-_attention_backward = (
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default  # noqa: SLF001
-)
+_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_attention_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
 class CpuAdapter(Adapter):
@@ -30,9 +28,9 @@ class CpuAdapter(Adapter):
         is_causal: bool,
         scale: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """torch's fused attention for the CPU."""
+        """Torch's fused attention for the CPU."""
         return _attention(query, key, value, 0.0, is_causal, attn_mask=_added(bias, query),
-                          scale=scale)  # type: ignore[no-any-return]  # fmt: skip
+                          scale=scale)  # fmt: skip
 
     def attention_backward(
         self,
@@ -50,7 +48,7 @@ class CpuAdapter(Adapter):
         return _attention_backward(
             gradient, query, key, value, out, logsumexp, 0.0, is_causal,
             attn_mask=_added(bias, query), scale=scale,
-        )  # type: ignore[no-any-return]  # fmt: skip
+        )  # fmt: skip
 
 
 def _added(bias: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:

@@ -10,18 +10,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Operations of ours, so that they get plans like torch's.
-SCHEMAS = (
+_FORWARD = (
     "attention(Tensor query, Tensor key, Tensor value, Tensor? bias, bool is_causal, float scale) "
-    "-> (Tensor, Tensor)",
-    "attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor? bias, "
-    "Tensor out, Tensor logsumexp, bool is_causal, float scale) -> (Tensor, Tensor, Tensor)",
+    "-> (Tensor, Tensor)"
 )
+_BACKWARD = (
+    "attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor? bias, "
+    "Tensor out, Tensor logsumexp, bool is_causal, float scale) -> (Tensor, Tensor, Tensor)"
+)
+SCHEMAS = (_FORWARD, _BACKWARD)
 _library = torch.library.Library("penstock", "DEF")
 for _schema in SCHEMAS:
     _library.define(_schema)
 
 
-def _attention_meta(query: Any, key: Any, value: Any, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _attention_meta(query: Any, _: Any, value: Any, *__: Any) -> tuple[torch.Tensor, torch.Tensor]:
     out = query.new_empty((*query.shape[:-1], value.shape[-1]))
     kind = torch.float64 if query.dtype is torch.float64 else torch.float32
     return out, query.new_empty(query.shape[:-1], dtype=kind)
@@ -59,15 +62,18 @@ def scaled_dot_product_attention(
     """Fused where all kinds of cards can, otherwise torch's products of matrices.
 
     It stands above autograd, as torch asks only its own devices which of the two they want.
+
+    Raises:
+        RuntimeError: a mask is given although the attention is causal.
     """
     if dropout_p > 0 or enable_gqa or not _fits(query, key, value, attn_mask):
-        return torch.ops.aten._scaled_dot_product_attention_math.default(  # type: ignore[no-any-return]  # noqa: SLF001
+        return torch.ops.aten._scaled_dot_product_attention_math.default(
             query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale,
             enable_gqa=enable_gqa,
         )[0]  # fmt: skip
     if attn_mask is not None and is_causal:
         raise RuntimeError("Explicit attn_mask should not be set when is_causal=True")
-    return torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default(  # type: ignore[no-any-return]  # noqa: SLF001
+    return torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default(
         query, key, value, attn_mask, 0.0, is_causal, False, scale=scale
     )[0]
 

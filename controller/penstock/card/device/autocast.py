@@ -75,7 +75,7 @@ def _casting(
                 return value.to(dtype)
             return value
 
-        with torch._C._ExcludeDispatchKeyGuard(_EXCLUDED):  # noqa: SLF001
+        with torch._C._ExcludeDispatchKeyGuard(_EXCLUDED):
             return operation(*replaced(list(args), cast), **replaced(kwargs, cast))
 
     return kernel

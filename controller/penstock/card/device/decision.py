@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Union
 from penstock.card.layout import PARTIAL, WHOLE, Cut, Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.card.device.inference import Meta
     from penstock.card.device.operand import Operand
@@ -62,9 +62,8 @@ class Decision:
 
     uses: Sequence[Use]
     results: Sequence[Use]
-    replaced: dict[str, Sequence[Any]] = field(default_factory=dict)
+    replaced: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     name: str | None = None
-
 
     @property
     def is_split(self) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from penstock.card.device.attention import scaled_dot_product_attention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch
 
 
 def decompositions() -> dict[str, Callable[..., Any]]:

@@ -1,4 +1,4 @@
-"""Inference of results: sizes, strides and types of what an operation returns, without running it."""
+"""Inference: sizes, strides and types of what an operation returns, without running it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _EVALUATED = {"aten::native_batch_norm", "aten::_native_batch_norm_legit"}
 def _training(
     operation: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> bool:
-    names = [one.name for one in operation._schema.arguments]  # noqa: SLF001
+    names = [one.name for one in operation._schema.arguments]
     return bool({**dict(zip(names, args, strict=False)), **kwargs}["training"])
 
 
 def _depends_on_data(operation: torch._ops.OpOverload) -> bool:
-    if operation._schema.name in _BY_DEVICE:  # noqa: SLF001
+    if operation._schema.name in _BY_DEVICE:
         return True
     # Indexing has the tag for masks; torch makes indices of those before it comes to a device.
     return operation is not torch.ops.aten.index.Tensor and not _DYNAMIC_TAGS.isdisjoint(
@@ -86,13 +86,13 @@ def infer(
     if "device" in _argument_names(operation):
         meta_kwargs["device"] = torch.device("meta")
     try:
-        with torch.no_grad(), torch._C.DisableTorchFunction():  # noqa: SLF001
+        with torch.no_grad(), torch._C.DisableTorchFunction():
             result = operation(*meta_args, **meta_kwargs)
     except NotImplementedError as error:
         raise DependsOnDataError from error
     flat = result if isinstance(result, (tuple, list)) else (result,)
     flat = [one for each in flat for one in (each if isinstance(each, list) else (each,))]
-    if operation._schema.name in _EVALUATED and not _training(operation, args, kwargs):  # noqa: SLF001
+    if operation._schema.name in _EVALUATED and not _training(operation, args, kwargs):
         flat = [flat[0], *(torch.empty(0, dtype=one.dtype, device="meta") for one in flat[1:])]
     return Inferred(
         [_described(one) if isinstance(one, torch.Tensor) else None for one in flat],
@@ -101,14 +101,14 @@ def infer(
 
 
 def _argument_names(operation: torch._ops.OpOverload) -> set[str]:
-    return {one.name for one in operation._schema.arguments}  # noqa: SLF001
+    return {one.name for one in operation._schema.arguments}
 
 
 def _meta_of(tensor: torch.Tensor) -> torch.Tensor:
     meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
     if tensor.is_conj():
-        meta = torch._conj(meta)  # noqa: SLF001
-    return torch._neg_view(meta) if tensor.is_neg() else meta  # noqa: SLF001
+        meta = torch._conj(meta)
+    return torch._neg_view(meta) if tensor.is_neg() else meta
 
 
 def _described(tensor: torch.Tensor) -> Meta:

@@ -51,7 +51,7 @@ class Scan:
         if isinstance(value, _Tensor):
             storage = value.untyped_storage()
             try:
-                buffer = storage.buffer  # type: ignore[attr-defined]
+                buffer = storage.buffer
             except AttributeError:
                 self._add_other(value)
                 return
@@ -137,9 +137,7 @@ class Kernel:
                         return plan.run(session, tensors, buffers, _NO_INTEGERS, reals)
             return self._scanned(session, args, kwargs)
 
-    def _scanned(
-        self, session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> object:
+    def _scanned(self, session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """A call with arguments of any kind, or of shapes that were not seen before."""
         scan = Scan()
         for value in args:

@@ -111,4 +111,3 @@ def _patch_accelerator() -> None:
             session().synchronize()
 
     torch.accelerator.synchronize = synchronize
-

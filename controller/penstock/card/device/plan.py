@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.card.layout import PARTIAL
 from penstock.card.device.stream import CALLS_AT_ONCE
 from penstock.card.device.tensors import new_tensor
+from penstock.card.layout import PARTIAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ class Plan:
         after: The layouts of changed arguments: (argument, layout).
     """
 
-    __slots__ = ("after", "before", "build", "number", "results", "_has_sums")
+    __slots__ = ("_has_sums", "after", "before", "build", "number", "results")
 
     def __init__(
         self,
@@ -79,10 +79,10 @@ class Plan:
             stream.reals += reals
         made: list[torch.Tensor | None] = []
         for result in self.results:
-            if type(result) is NewTensor:
-                made.append(new_tensor(*result, numbers))
+            if isinstance(result, int):
+                made.append(tensors[result])
             else:
-                made.append(None if result is None else tensors[result])  # type: ignore[call-overload]
+                made.append(None if result is None else new_tensor(*result, numbers))
         for index, layout in self.after:
             buffers[index].layout = layout
         if self._has_sums:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -117,13 +118,11 @@ class Planner:
             )
             for card in range(question.cards)
         ]  # fmt: skip
-        before = [(one.index, layout) for one, layout in zip(question.operands, layouts, strict=True)
+        operands = question.operands
+        before = [(one.index, layout) for one, layout in zip(operands, layouts, strict=True)
                   if one.layout is not layout]  # fmt: skip
-        after = [
-            (one.index, _final(one, use, layout))
-            for one, use, layout in zip(question.operands, decision.uses, layouts, strict=True)
-            if one.is_changed
-        ]
+        after = [(one.index, layout) for one, layout in zip(operands, layouts, strict=True)
+                 if one.is_changed]  # fmt: skip
         number = self._stream.define(messages)
         return Plan(number, results, before, after, signature.builder(result_count))
 
@@ -133,6 +132,9 @@ class Planner:
         """The decision that moves the fewest bytes, and the layouts that the arguments need for it.
 
         The decisions that a rule offers come before doing everything on every card.
+
+        Raises:
+            AssertionError: nothing can be carried out, which no tensor allows.
         """
         offered: list[Decision] = []
         if question.cards > 1 or question.is_random:
@@ -166,8 +168,10 @@ def _results(
             outputs.append(None)
             continue
         size_bytes = extent(meta.size, meta.stride) * meta.dtype.itemsize
-        layout = _split_of(meta, use) if isinstance(use, Cut) else use
-        results.append(NewTensor(meta.size, meta.stride, meta.dtype, layout, size_bytes))  # type: ignore[arg-type]
+        layout: Layout | None = _split_of(meta, use) if isinstance(use, Cut) else use
+        if layout is None:
+            raise AssertionError("the decision was checked for its results")
+        results.append(NewTensor(meta.size, meta.stride, meta.dtype, layout, size_bytes))
         outputs.append((meta, use))
     return results, outputs
 
@@ -236,7 +240,7 @@ def _checked_split(
     bounds = [0]
     for rows in cut.rows:
         bounds.append(bounds[-1] + rows * stride[cut.dim] * item_bytes)
-    if any(low >= high for low, high in zip(bounds, bounds[1:], strict=False)):
+    if any(low >= high for low, high in itertools.pairwise(bounds)):
         return None
     if bounds[-1] != extent(size, stride) * item_bytes:
         return None
@@ -264,11 +268,6 @@ def _results_fit(question: Question, decision: Decision) -> bool:
     )
 
 
-def _final(operand: Operand, use: Use, layout: Layout) -> Layout:
-    """How a changed argument lies afterwards."""
-    return use if use is PARTIAL else layout  # type: ignore[return-value]
-
-
 def local_view(operand: Operand, use: Use, layout: Layout, card: int) -> LocalView:
     """What a card passes to the operation for an argument."""
     whole = LocalView(operand.size, operand.stride, operand.offset)
@@ -280,4 +279,3 @@ def local_view(operand: Operand, use: Use, layout: Layout, card: int) -> LocalVi
     if found is None:
         raise AssertionError("the layout was chosen for this cut")
     return found[1][card]
-

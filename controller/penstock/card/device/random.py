@@ -59,7 +59,9 @@ def _multinomial(
     if count <= 0:
         raise RuntimeError("cannot sample n_sample <= 0 samples")
     if not replacement and count > weights.shape[-1]:
-        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+        raise RuntimeError(
+            "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
+        )
     weights = weights.float() if weights.dtype is not torch.float64 else weights
     if not replacement:  # exponential clocks: the first to ring are a sample without replacement
         clocks = torch.empty_like(weights).exponential_(generator=generator)

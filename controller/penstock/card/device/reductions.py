@@ -35,12 +35,12 @@ class Reductions:
 
     def note(self, made: Sequence[torch.Tensor | None]) -> None:
         """Takes the results of an operation: gradients are added up soon, as all are needed."""
-        if torch._C._current_graph_task_id() == -1:  # noqa: SLF001 - not in backward
+        if torch._C._current_graph_task_id() == -1:
             return
         for tensor in made:
             if tensor is None:
                 continue
-            buffer: Buffer = tensor.untyped_storage().buffer  # type: ignore[attr-defined]
+            buffer: Buffer = tensor.untyped_storage().buffer
             if buffer.layout is PARTIAL and buffer.size_bytes >= LEAST_BYTES:
                 self._waiting.setdefault(tensor.dtype, []).append(weakref.ref(buffer))
                 self._waiting_bytes += buffer.size_bytes

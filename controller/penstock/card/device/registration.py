@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 # torch's own kernels for these are right for the device: they make others of it, or none.
 TORCHS_OWN = {
-    "aten::_to_copy", "aten::resize_as_", "aten::record_stream", "aten::is_pinned", "aten::_pin_memory",
-    "aten::set_", "aten::_has_same_storage_numel", "aten::is_set_to", "aten::_has_compatible_shallow_copy_type",
-    "aten::empty_like", "aten::new_empty", "aten::new_empty_strided", "aten::_empty_affine_quantized",
-    "aten::_sparse_coo_tensor_with_dims_and_tensors", "aten::clone",
-    "aten::new_zeros", "aten::new_ones", "aten::new_full",
+    "aten::_to_copy", "aten::resize_as_", "aten::record_stream", "aten::is_pinned",
+    "aten::_pin_memory", "aten::set_", "aten::_has_same_storage_numel", "aten::is_set_to",
+    "aten::_has_compatible_shallow_copy_type", "aten::empty_like", "aten::new_empty",
+    "aten::new_empty_strided", "aten::_empty_affine_quantized",
+    "aten::_sparse_coo_tensor_with_dims_and_tensors", "aten::clone", "aten::new_zeros",
+    "aten::new_ones", "aten::new_full",
 }  # fmt: skip
 METADATA = {"aten::set_", "aten::is_set_to", "aten::_has_same_storage_numel"}
 _own = torch.library.Library("penstock", "IMPL")
@@ -40,7 +41,7 @@ def register(session: Callable[[], Session]) -> int:
     count = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in torch._C._dispatch_get_all_op_names():  # noqa: SLF001
+        for name in torch._C._dispatch_get_all_op_names():
             short = name.removeprefix("aten::")
             if not name.startswith("aten::") or _is_composite(name) or short in made_of_others:
                 continue
@@ -63,7 +64,7 @@ def _is_composite(name: str) -> bool:
 
 
 def _has(name: str, key: str) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)  # noqa: SLF001
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
 
 
 def _kernel(name: str, session: Callable[[], Session]) -> Callable[..., Any] | None:

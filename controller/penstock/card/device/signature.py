@@ -27,7 +27,7 @@ class Signature:
 
     def __init__(self, operation: torch._ops.OpOverload) -> None:
         self.operation = operation
-        schema = operation._schema  # noqa: SLF001
+        schema = operation._schema
         self._arguments = schema.arguments
         self.name: str = schema.name
         self.full_name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
@@ -62,7 +62,9 @@ class Signature:
 
     def changed_tensors(self, args: Sequence[Any], kwargs: dict[str, Any]) -> set[int]:
         """Which of the tensor arguments, counted in order, the operation writes into."""
-        return {i for i, name in enumerate(self._tensor_names(args, kwargs)) if name in self._changed}
+        return {
+            i for i, name in enumerate(self._tensor_names(args, kwargs)) if name in self._changed
+        }
 
     def _tensor_names(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
         """The argument's name for each tensor of the device."""
@@ -109,7 +111,7 @@ def _aliased(one: Any, arguments: Sequence[Any]) -> str | None:
         return None
     for argument in arguments:
         if argument.alias_info and argument.alias_info.before_set == one.alias_info.before_set:
-            return argument.name  # type: ignore[no-any-return]
+            return argument.name
     return None
 
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from penstock.card.autoload import END_TORCH, FIRST_TORCH
 from penstock.card.cards import check_cards
-
+from penstock.card.device import place
 from penstock.card.device.autocast import register_autocast
 from penstock.card.device.patches import patch
 from penstock.card.device.registration import register
 from penstock.card.device.session import Session
+from penstock.card.names import END_TORCH, FIRST_TORCH
 
 if TYPE_CHECKING:
     from penstock.card.cards import Cards
@@ -37,6 +37,7 @@ def start() -> None:
             check_cards()
             _warn_of_torch()
             _is_registered = True
+            place.take()
             register(session)
             register_autocast()
             patch()
@@ -85,5 +86,3 @@ def _started() -> Session:
 def is_started() -> bool:
     """Whether the program has cards."""
     return _session is not None and _owner == os.getpid()
-
-

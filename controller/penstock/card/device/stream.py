@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from penstock.card.layout import Split
     from penstock_api.v1.card_ops_pb2 import Operation
 
-CALLS_AT_ONCE = 24  # calls in one frame: fewer cost more system calls, more leave cards idle
+# A frame to each card costs as much as some calls, and cards that wait for one are idle.
+CALLS_AT_ONCE = 16  # in one frame, unless frames follow each other faster than
+FRAME_S = 0.0005
+MOST_CALLS = 512
 TAIL_S = 0.001  # after this time without a new call, those that wait are sent
 
 
@@ -57,6 +60,7 @@ class Stream:
         self._operations = FREE
         self._has_calls = threading.Event()
         self._is_closed = False
+        self._flushed_s = 0.0
         threading.Thread(target=self._send_tails, name="penstock-tail", daemon=True).start()
         atexit.register(self._close)
 
@@ -65,10 +69,10 @@ class Stream:
 
         Who appends a call counts it in `calls` first.
         """
-        if self.calls >= CALLS_AT_ONCE:
-            self.flush()
-        elif self.calls == 1:
+        if self.calls == 1:
             self._has_calls.set()
+        elif self.calls >= MOST_CALLS or time.monotonic() - self._flushed_s > FRAME_S:
+            self.flush()
 
     def flush(self) -> None:
         """Sends what waits, to all cards: none may wait for another whose calls are still here."""
@@ -79,6 +83,7 @@ class Stream:
                 return
             body = pack_calls(self.numbers, self.reals)
             self.numbers, self.reals, self.calls = [], [], 0
+            self._flushed_s = time.monotonic()
             for link in self.links:
                 link.post(Kind.RUN, body)
 

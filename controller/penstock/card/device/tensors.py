@@ -21,15 +21,15 @@ _FIRST_ADDRESS = 1 << 60
 
 _set = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
 _NO_SIZE = (0,)
-_new_storage = torch._C._construct_storage_from_data_pointer  # noqa: SLF001
-_new_empty = torch._C._acc.create_empty_tensor  # noqa: SLF001
+_new_storage = torch._C._construct_storage_from_data_pointer
+_new_empty = torch._C._acc.create_empty_tensor
 
 
 def new_storage(buffer: Buffer) -> torch.UntypedStorage:
     """A storage of the device for a buffer."""
     storage = _new_storage(_FIRST_ADDRESS + (buffer.number << 8), DEVICE, buffer.size_bytes)
     storage.buffer = buffer
-    return storage  # type: ignore[no-any-return]
+    return storage
 
 
 def new_tensor(
@@ -55,12 +55,12 @@ def new_tensor(
     storage.buffer = buffer
     tensor = _new_empty(_NO_SIZE, dtype)
     _set(METADATA_ONLY, tensor, storage, 0, size, stride)
-    return tensor  # type: ignore[no-any-return]
+    return tensor
 
 
 def buffer_of(tensor: torch.Tensor) -> Buffer:
     """The buffer of a tensor of the device."""
-    return tensor.untyped_storage().buffer  # type: ignore[attr-defined,no-any-return]
+    return tensor.untyped_storage().buffer
 
 
 def extent(size: tuple[int, ...], stride: tuple[int, ...]) -> int:

@@ -112,7 +112,7 @@ def transfer_kernels(session: Callable[[], Session]) -> dict[str, Callable[..., 
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements of a tensor lie without gaps, in whatever order of its dimensions."""
     return tensor.numel() == extent(tuple(tensor.shape), tensor.stride()) and not (
-        torch._debug_has_internal_overlap(tensor) == 1  # noqa: SLF001
+        torch._debug_has_internal_overlap(tensor) == 1
     )
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from penstock.card.device.tensors import METADATA_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch
 
 # What makes or changes views without saying so in its schema.
 UNMARKED = {"aten::_unsafe_view", "aten::_reshape_alias", "aten::lift", "aten::lift_fresh"}
 
 
 def view_kernel(operation: torch._ops.OpOverload) -> Callable[..., Any]:
-    """torch's own kernel for the CPU, which works on tensors of any device."""
+    """Torch's own kernel for the CPU, which works on tensors of any device."""
     redispatch = operation.redispatch
 
     def kernel(*args: Any, **kwargs: Any) -> Any:

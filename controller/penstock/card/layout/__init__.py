@@ -1,4 +1,4 @@
-"""How the bytes of a tensor's storage lie on the cards: whole, as partial sums, or split by rows."""
+"""How the bytes of a storage lie on the cards: whole, as partial sums, or split by rows."""
 
 from penstock.card.layout.cut import Cut, LocalView, local_views, whole_view
 from penstock.card.layout.placement import PARTIAL, REDUCING, WHOLE, Layout, Split, split_rows

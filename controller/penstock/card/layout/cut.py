@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def local_views(
             return None
         cuts.append(index)
     cuts.append(last)
-    rows = tuple(high - low for low, high in zip(cuts, cuts[1:], strict=False))
+    rows = tuple(high - low for low, high in pairwise(cuts))
     if not all(count > 0 for count in rows):
         return None
     views = tuple(

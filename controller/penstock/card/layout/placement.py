@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 
 class Layout:
@@ -43,7 +43,7 @@ def split_at(bounds: tuple[int, ...]) -> Split:
     Raises:
         ValueError: a card would get nothing. Such a split has no rows to derive views from.
     """
-    if any(low >= high for low, high in zip(bounds, bounds[1:], strict=False)):
+    if any(low >= high for low, high in pairwise(bounds)):
         raise ValueError(f"a card would get no bytes: {bounds}")
     return Split(bounds)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import threading
 import time
@@ -89,7 +88,8 @@ class CardLink:
     **Forks.** In a forked child of the program each use raises `CardError`, and the parent's
     connection is not disturbed.
 
-    **Exit.** Links that are open when the program ends are aborted.
+    **Exit.** A program that ends with open links ends at once, as do their workers; frames that
+    are queued are lost. `close` executes them first.
     """
 
     def __init__(
@@ -142,7 +142,6 @@ class CardLink:
         for thread in self._threads:
             thread.start()
         monitor.shared().add(self)
-        atexit.register(self.abort)
 
     @property
     def worker(self) -> Worker:
@@ -190,7 +189,7 @@ class CardLink:
         return position
 
     def request(self, kind: int, *parts: Part, into: memoryview | None = None) -> Reply:
-        """Queues a frame with a reply, and sends it at once if possible.
+        """Queues a frame with a reply.
 
         `into`: a writable buffer that receives the reply's body, which must have exactly its
         length. It must not be used before `result` has returned it, nor at all if `result` raised.
@@ -212,20 +211,8 @@ class CardLink:
             if self._failure is not None:
                 raise self._failure.again()
             self._replies[number] = reply
-        self._queue.put(frame, wakes=False)
-        self.flush()
+        self._queue.put(frame)
         return reply
-
-    def flush(self) -> None:
-        """Sends what is queued from this thread, as far as that is possible without waiting.
-
-        The sender thread sends all frames anyway, but a thread that keeps the interpreter busy may
-        delay it by some milliseconds.
-        """
-        try:
-            self._queue.write_without_waiting()
-        except OSError as error:
-            self._lose(error)
 
     def wait_for_room(self, timeout_s: float | None = None) -> bool:
         """Waits until at most `queue_bytes` are queued. Returns False after a timeout.
@@ -257,7 +244,6 @@ class CardLink:
             self._refusal = self._closed()
         body = pb.CardGoodbye().SerializeToString()
         self._queue.put(encode(self._version, GOODBYE, 0, 0, [body]))
-        self.flush()
         self._threads[1].join(timeout_s)
         self._end(self._closed())
 
@@ -298,7 +284,6 @@ class CardLink:
             if not reply.is_done:
                 reply.fail(self._refusal)
         self._stream.close()
-        atexit.unregister(self.abort)
 
     # The two threads.
 
@@ -366,12 +351,14 @@ class CardLink:
             self._on_event(frame.kind, frame.body)
 
     def _on_reply(self, frame: Frame) -> None:
+        # Read first: if that ends the link, the request is still among those that fail with it.
+        error = self._fault(frame.kind, frame.body) if frame.flags & ERROR else None
         with self._lock:
             reply = self._replies.pop(frame.number, None)
         if reply is None:  # the link has been ended meanwhile
             return
-        if frame.flags & ERROR:
-            reply.fail(self._fault(frame.kind, frame.body))
+        if error is not None:
+            reply.fail(error)
         elif reply.refuses(len(frame.body)):
             why = f"the reply has {len(frame.body)} bytes, which is not the length of the buffer"
             kind = self._kinds.name(frame.kind)
@@ -419,7 +406,6 @@ class CardLink:
         self._queue.fail()
         for reply in replies.values():
             reply.fail(failure)
-        atexit.unregister(self.abort)
 
     def _closed(self) -> CardError:
         return CardError(

@@ -152,7 +152,7 @@ class _Handshake:
             raise ProtocolError("the other side belongs to another application")
         return version
 
-    def _proof(self, hellos: tuple[bytes, bytes], is_front_ends: bool) -> bytes:  # noqa: FBT001
+    def _proof(self, hellos: tuple[bytes, bytes], is_front_ends: bool) -> bytes:
         digests = b"".join(hashlib.sha256(one).digest() for one in hellos)
         said = _SIDES[is_front_ends] + b"\0" + digests
         return hmac.digest(self._agreement.token, said, "sha256")

@@ -84,7 +84,7 @@ class Listener:
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._listening.settimeout(_LOOKS_S)
         while deadline_s is None or time.monotonic() < deadline_s:
-            with contextlib.suppress(TimeoutError, socket.timeout):
+            with contextlib.suppress(TimeoutError):
                 accepted, _ = self._listening.accept()
                 self._try(accepted, agreement, about)
             with contextlib.suppress(Empty):

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from penstock.card.link.stream import Stream
 
 _BATCH_BYTES = 256 << 10  # of one call to the kernel, or one larger frame
-_DIRECT_BYTES = 128 << 10  # more than this is left to the sender thread
 Buffers = list[bytes | memoryview]
 
 
 class SendQueue:
     """A queue of frames and the right to write them.
 
-    One thread writes at a time: the one that holds the write lock. A thread that puts a frame in
-    while another one writes may leave it to that thread.
+    A program's frames are written by a sender thread (`run`) alone: Ctrl-C interrupts the program's
+    own threads anywhere, also between a write and the note of how much was written. A worker has no
+    sender thread: its threads write by turns (`write`, `write_or_leave`).
     """
 
     def __init__(self, stream: Stream, most_bytes: int) -> None:
@@ -44,21 +44,18 @@ class SendQueue:
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._is_idle = True  # whether the sender thread waits for a wake
 
-    def put(self, frame: Buffers, *, wakes: bool = True) -> int:
-        """Adds a frame; returns its position, counted from 1.
-
-        `wakes`: the sender thread; else the caller writes.
-        """
+    def put(self, frame: Buffers) -> int:
+        """Adds a frame; returns its position, counted from 1."""
         size = len(frame[0]) if len(frame) == 1 else sum(map(len, frame))
         with self._lock:
             if self._is_failed:
                 return self._put_count
-            self._frames.append(frame)
-            self._put_count += 1
+            # Ctrl-C may interrupt this thread after each call, so the counts come first, and the
+            # sender thread counts as awake after it was woken.
+            self._put_count = position = self._put_count + 1
             self.queued_bytes += size
             self.is_over = self.queued_bytes > self._most_bytes
-            position = self._put_count
-        if wakes and self._is_idle:
+            self._frames.append(frame)
             self._wake()
         return position
 
@@ -66,7 +63,7 @@ class SendQueue:
         """Sets the frame to send before all that are queued; a former one is replaced."""
         with self._lock:
             self._urgent = frame
-        self._wake()
+            self._wake()
 
     def run(self) -> None:
         """The sender thread: writes whatever is put in. Raises OSError when the stream breaks."""
@@ -77,7 +74,7 @@ class SendQueue:
                 with self._lock:
                     if self._is_failed:
                         return
-                    if not self._has_more() and not self._batch:
+                    if not self._has_more():
                         self._is_idle = True
                         break
 
@@ -101,20 +98,6 @@ class SendQueue:
                     self._stream.wait_writable()
             finally:
                 self._write_lock.release()
-
-    def write_without_waiting(self) -> None:
-        """Writes a small amount as far as the socket has room; the sender thread does the rest.
-
-        Raises:
-            OSError: the stream is broken.
-        """
-        if self.queued_bytes <= _DIRECT_BYTES and self._write_lock.acquire(blocking=False):
-            try:
-                self._write_some()
-            finally:
-                self._write_lock.release()
-        if self._has_more() or self._batch:
-            self._wake()
 
     def wait(self, sent: int | None, timeout_s: float | None) -> bool:
         """Waits until frame `sent` is written; None: until there is room. False: not in time.
@@ -148,11 +131,10 @@ class SendQueue:
         self._wakes.put(None)
 
     def _wake(self) -> None:
-        """Wakes the sender thread, unless it is awake and will look for frames again."""
-        with self._lock:
-            is_idle, self._is_idle = self._is_idle, False
-        if is_idle:
+        """Wakes the sender thread, unless it will look for frames again. With the lock."""
+        if self._is_idle:
             self._wakes.put(None)
+            self._is_idle = False
 
     def _has_more(self) -> bool:
         return bool(self._frames) or self._urgent is not None

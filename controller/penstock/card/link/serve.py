@@ -74,7 +74,11 @@ def serve(
         silent_s = _REMOTE_SILENT_S
     reader = _Reader(connection, inbox, executing, Kinds(kinds), silent_s=silent_s, grace_s=grace_s)
     threading.Thread(target=reader.run, name="front-end reader", daemon=True).start()
-    return executing.run()
+    try:
+        return executing.run()
+    except BaseException:  # nobody would execute what the reader goes on to receive
+        connection.stream.shut()
+        raise
 
 
 class _Executing:
@@ -106,6 +110,7 @@ class _Executing:
             except OSError:  # of the connection: the handler's own errors do not come here
                 return EXIT_FRONT_END_GONE
             self.doing = (position, 0, time.monotonic())
+            del frame, answer  # both may be large, and the next frame may be long in coming
 
     def _say_goodbye(self) -> None:
         self.is_done = True
@@ -175,8 +180,7 @@ class _Reader:
         decoder, heard_s = self._connection.decoder, time.monotonic()
         while True:
             while (frame := decoder.next()) is not None:
-                if not self._take(frame):
-                    return
+                self._take(frame)
             try:
                 count = self._stream.receive(decoder.room(), _REPORT_PERIOD_S)
             except TimeoutError:
@@ -189,19 +193,17 @@ class _Reader:
                 heard_s = time.monotonic()
             self._report_if_due()
 
-    def _take(self, frame: Frame) -> bool:
-        """Answers a ping, or puts the frame in. False: the front-end went away meanwhile."""
+    def _take(self, frame: Frame) -> None:
+        """Answers a ping, or puts the frame in. Raises OSError if the front-end goes away."""
         if frame.kind == PING:
             self._ping = parsed(pb.CardPing(), frame.body).number
             self._report()
-            return True
-        while not self._inbox.wait_for_room(_REPORT_PERIOD_S / 2):
-            if self._stream.is_hung_up():
-                return False
-            self._report_if_due()
+            return
+        while not self._inbox.wait_for_room(_REPORT_PERIOD_S):
+            # Nothing is received meanwhile: a report that cannot be sent shows that it is gone.
+            self._report()
         self._inbox.put(frame)
         self._is_over = frame.kind == GOODBYE
-        return True
 
     def _on_header(self, header: Header) -> None:
         kind = header.kind

@@ -26,7 +26,8 @@ class Stream(Protocol):
     def send(self, buffers: Sequence[bytes | memoryview]) -> int:
         """Sends as much as is possible without waiting; returns how many bytes.
 
-        After a call that sent nothing the next call must begin with the same bytes.
+        After a call that sent nothing the next call must have the same buffers: OpenSSL demands to
+        see the same bytes again.
         """
 
     def wait_writable(self) -> None:
@@ -37,9 +38,6 @@ class Stream(Protocol):
 
     def has_unread(self) -> bool:
         """Whether bytes, or the end, have arrived that were not received yet."""
-
-    def is_hung_up(self) -> bool:
-        """Whether the other side has gone, even if not all of its bytes were received."""
 
     def shut(self) -> None:
         """Ends the connection for both sides and wakes threads that wait. May be called again."""
@@ -98,10 +96,6 @@ class PlainStream:
         """See `Stream`."""
         return _is_ready(self._socket, select.POLLIN, 0)
 
-    def is_hung_up(self) -> bool:
-        """See `Stream`."""
-        return _is_ready(self._socket, select.POLLRDHUP, 0)
-
     def shut(self) -> None:
         """See `Stream`."""
         # Python's method for TLS sockets would also make the reader take encrypted bytes for data.
@@ -125,20 +119,16 @@ class TlsStream(PlainStream):
         connection.setblocking(False)
         self._tls = connection
         self._lock = threading.Lock()
-        self._refused: bytes | memoryview = b""  # what OpenSSL wants to see again
         self.is_remote = True
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> int:
         """See `Stream`."""
-        record = self._refused or _record(buffers)
+        record = _record(buffers)
         with self._lock:
             try:
-                sent = self._tls.send(record)
+                return self._tls.send(record)
             except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                self._refused = record
                 return 0
-        self._refused = b""
-        return sent
 
     def receive(self, room: memoryview, timeout_s: float | None = None) -> int:
         """See `Stream`. Raises TimeoutError if no byte has come in time."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from penstock.card.worker.normalization import normalizations
 from penstock.card.worker.random import random_operations
 from penstock.card.worker.reductions import reductions

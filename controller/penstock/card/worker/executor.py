@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 class Executor:
     """One card's buffers and operations. Not for several threads."""
 
-    def __init__(
-        self, adapter: Adapter, group: Group, report: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, adapter: Adapter, group: Group, report: Callable[[str, str], None]) -> None:
         """Takes the card's adapter, the group of all cards, and what is told of failures.
 
         `report` gets the name of the operation and what has happened.

@@ -27,7 +27,15 @@ MEMORY_FORMATS = {
 class Call:
     """The slots of one call: its buffers, integers and floats, taken in order."""
 
-    __slots__ = ("buffers", "integers", "next_buffer", "next_integer", "next_real", "reals", "store")
+    __slots__ = (
+        "buffers",
+        "integers",
+        "next_buffer",
+        "next_integer",
+        "next_real",
+        "reals",
+        "store",
+    )
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -88,7 +96,7 @@ def function_of(name: str, own: dict[str, Callable[..., Any]]) -> Callable[..., 
         raise ValueError(f"this release has no operation {name[:80]!r}")
     base, _, overload = rest.partition(".")
     try:
-        return getattr(getattr(getattr(torch.ops, space), base), overload or "default")  # type: ignore[no-any-return]
+        return getattr(getattr(getattr(torch.ops, space), base), overload or "default")
     except (AttributeError, RuntimeError):
         raise ValueError(
             f"torch {torch.__version__} of this card has no operation {name[:80]!r}"
@@ -142,7 +150,7 @@ def _constant(argument: pb.Argument, kind: str | None) -> object:
     if kind == "memory_format" and argument.memory_format in MEMORY_FORMATS:
         return MEMORY_FORMATS[argument.memory_format]
     if kind in {"flag", "integer", "real", "text"}:
-        return getattr(argument, kind)  # type: ignore[no-any-return]
+        return getattr(argument, kind)
     raise ValueError(f"unknown argument of an operation: {kind}")
 
 

@@ -178,4 +178,4 @@ def seeded(*args: Any, seed: int, operation: str, **named: Any) -> object:
     device = devices.pop()
     if isinstance(result, torch.Tensor):
         return result.to(device)
-    return tuple(one.to(device) for one in result)  # type: ignore[attr-defined]
+    return tuple(one.to(device) for one in result)

@@ -54,7 +54,7 @@ class Store:
         if base is None:
             raise PoisonedError(f"buffer {number} was never made")
         view = torch.empty(0, dtype=shape.dtype, device=self.device)
-        view.set_(base.untyped_storage(), shape.offset, shape.size, shape.stride)  # type: ignore[call-overload]
+        view.set_(base.untyped_storage(), shape.offset, shape.size, shape.stride)
         self._views.setdefault(number, {})[shape] = view
         return view
 
@@ -82,7 +82,7 @@ class Store:
             raise PoisonedError(self._poisoned.get(number, f"buffer {number} was never made"))
         storage = self._tensors[number].untyped_storage()
         content = torch.empty(0, dtype=torch.uint8, device=self.device)
-        return content.set_(storage, 0, (storage.nbytes(),), (1,))  # type: ignore[call-overload,no-any-return]
+        return content.set_(storage, 0, (storage.nbytes(),), (1,))
 
     def poison(self, numbers: Iterable[int], why: str) -> None:
         """Marks buffers as missing; operations on them fail, and so do those on their results."""

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.card.device.rules.offers import (
-    PARTIAL, WHOLE, Cut, Decision, Question, decide, normal_dim,
+    PARTIAL,
+    WHOLE,
+    Cut,
+    Decision,
+    Question,
+    decide,
+    normal_dim,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -137,7 +143,9 @@ def embedding_backward(question: Question) -> Iterator[Decision]:
 
 def joined(question: Question) -> Iterator[Decision]:
     """cat: split along any dimension but the one along which the tensors are joined."""
-    dim = normal_dim(question.named.get("dim", 0), max((one.rank for one in question.operands), default=1))
+    dim = normal_dim(
+        question.named.get("dim", 0), max((one.rank for one in question.operands), default=1)
+    )
     for one in question.operands:
         if one.cut is None or one.cut.dim == dim:
             continue

@@ -14,7 +14,7 @@ _BATCHED = ("gradient", "query", "key", "value", "out", "logsumexp")
 
 
 def attention(question: Question) -> Iterator[Decision]:
-    """attention and its backward, split along the batch."""
+    """Attention and its backward, split along the batch."""
     named = question.named
     own = [named[name] for name in _BATCHED if name in named]
     bias = named["bias"]

@@ -11,12 +11,19 @@ import math
 from typing import TYPE_CHECKING
 
 from penstock.card.device.rules.offers import (
-    PARTIAL, WHOLE, Cut, Decision, Question, cuts_along, fresh_rows,
+    PARTIAL,
+    WHOLE,
+    Cut,
+    Decision,
+    Question,
+    cuts_along,
+    fresh_rows,
 )  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.card.device.decision import Use
     from penstock.card.device.operand import Operand
 
 BATCHES = {
@@ -78,7 +85,6 @@ BATCHES = {
     "pixel_unshuffle": "self=b -> b",
     "channel_shuffle": "self=b -> b",
     "_cdist_forward": "x1=b x2=b -> b",
-    "_thnn_fused_lstm_cell": "input_gates=b hidden_gates=b cx=b input_bias=w hidden_bias=w -> b b b",
 }
 # The rank that these have with a batch: without one, their first dimension is another.
 RANKS = {"2d": 4, "3d": 5, "1d": 3}
@@ -99,7 +105,7 @@ def batchwise(question: Question) -> Iterator[Decision]:
     for rows in _rows(question, short, batch):
         cut = Cut(0, rows)
         own = {one.index for one in batch}
-        words = {"b": cut, "p": PARTIAL, "w": WHOLE}
+        words: dict[str, Use] = {"b": cut, "p": PARTIAL, "w": WHOLE}
         yield Decision(
             [cut if one.index in own else WHOLE for one in question.operands],
             [words[kind] for kind in results.split()],
@@ -114,7 +120,7 @@ def _rank(short: str, operand: Operand) -> int:
 
 
 def _rows(question: Question, short: str, batch: list[Operand]) -> Iterator[tuple[int, ...]]:
-    found = list(cuts_along(batch, 0, question))
+    found = list(cuts_along(batch, 0))
     if not found and short in WITH_WEIGHTS and all(one.cut is None for one in batch):
         work = math.prod(batch[-1].size) * math.prod(question.named["weight"].size[1:])
         if work >= question.least_work:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.card.device.rules.offers import PARTIAL, WHOLE, Cut, Decision, Question, decide
 
@@ -35,7 +35,7 @@ def elementwise_loss(question: Question) -> Iterator[Decision]:
         if reduction != MEAN:
             yield decide(question, dict(uses), [result])
             return
-        replaced = {
+        replaced: dict[str, list[Any]] = {
             "reduction": [SUM for _ in cards],
             "operation": [question.full_name for _ in cards],
             "count": [math.prod(own.size) for _ in cards],
@@ -63,7 +63,7 @@ def nll_loss(question: Question) -> Iterator[Decision]:
         elif named["reduction"] == SUM:
             yield decide(question, dict(uses), [PARTIAL, PARTIAL])
         else:
-            replaced = {
+            replaced: dict[str, list[Any]] = {
                 "reduction": [SUM for _ in cards],
                 "operation": [question.full_name for _ in cards],
             }

@@ -9,13 +9,15 @@ from penstock.card.device.rules.offers import PARTIAL, WHOLE, Cut, Decision, Que
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.card.device.decision import Use
+
 
 def batch_norm(question: Question) -> Iterator[Decision]:
     """native_batch_norm and its like: in evaluation each sample is by itself."""
     own = question.named["input"]
     if own.cut is None or own.cut.dim != 0 or own.rank < 2:
         return
-    results = [own.cut, WHOLE, WHOLE]
+    results: list[Use] = [own.cut, WHOLE, WHOLE]
     if question.named["training"]:
         yield decide(question, {own.index: own.cut}, results, None, "penstock::batch_norm")
     else:
@@ -31,7 +33,7 @@ def batch_norm_backward(question: Question) -> Iterator[Decision]:
             continue
         cut = Cut(0, one.cut.rows)
         uses: dict[int, Any] = {gradient.index: cut, own.index: cut}
-        results = [cut, PARTIAL, PARTIAL]
+        results: list[Use] = [cut, PARTIAL, PARTIAL]
         if not named["train"]:
             yield decide(question, uses, results)
             return

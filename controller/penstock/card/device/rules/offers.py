@@ -8,7 +8,7 @@ from penstock.card.device.decision import PARTIAL, WHOLE, Cut, Decision, Questio
 from penstock.card.layout import share_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from penstock.card.device.decision import Use
     from penstock.card.device.operand import Operand
@@ -24,24 +24,22 @@ def fresh_rows(operand: Operand, dim: int, speeds: tuple[float, ...]) -> tuple[i
     return share_rows(length, speeds, unit)
 
 
-def cuts_along(
-    operands: Iterable[Operand | None], dim: int, question: Question
-) -> Iterator[tuple[int, ...]]:
+def cuts_along(operands: Iterable[Operand | None], dim: int) -> Iterator[tuple[int, ...]]:
     """The rows by which arguments are cut along a dimension, each once."""
     seen = set()
     for one in operands:
-        if one is not None and one.cut is not None and one.cut.dim == dim % one.rank:
-            if one.cut.rows not in seen:
-                seen.add(one.cut.rows)
-                yield one.cut.rows
-    del question
+        if one is None or one.cut is None or one.cut.dim != dim % one.rank:
+            continue
+        if one.cut.rows not in seen:
+            seen.add(one.cut.rows)
+            yield one.cut.rows
 
 
 def decide(
     question: Question,
     uses: dict[int, Use],
     results: Sequence[Use],
-    replaced: dict[str, Sequence[object]] | None = None,
+    replaced: Mapping[str, Sequence[object]] | None = None,
     name: str | None = None,
 ) -> Decision:
     """A decision in which the arguments that are not named are whole.

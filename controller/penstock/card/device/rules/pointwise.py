@@ -64,17 +64,19 @@ def _aligned(operand: Operand, cut: Cut, rank: int) -> Use:
 def _on_partial_sums(question: Question) -> Decision | None:
     linear = _LINEAR.get(question.name)
     operands = question.operands
-    if linear is None or not operands or question.full_name.endswith(".Scalar") and linear == 2:
+    if linear is None or not operands or (question.full_name.endswith(".Scalar") and linear == 2):
         return None
     if question.named.get("rounding_mode") is not None:
         return None
     own, others = operands[:linear], operands[linear:]
-    if len(own) < linear or any(one.layout is not PARTIAL and not _is_target(question, one) for one in own):
+    if len(own) < linear or any(
+        one.layout is not PARTIAL and not _is_target(question, one) for one in own
+    ):
         return None
     if any(one.layout is PARTIAL for one in others) or not _keeps_floats(question):
         return None
-    uses: list[Use] = [PARTIAL] * len(own) + [WHOLE] * len(others)
-    return Decision(uses, [PARTIAL] * len(question.results))
+    uses: list[Use] = [PARTIAL for _ in own]
+    return Decision([*uses, *(WHOLE for _ in others)], [PARTIAL] * len(question.results))
 
 
 def _is_target(question: Question, operand: Operand) -> bool:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.card.device.rules.offers import (
-    PARTIAL, WHOLE, Cut, Decision, Question, decide, fresh_rows,
+    PARTIAL,
+    WHOLE,
+    Cut,
+    Decision,
+    Question,
+    decide,
+    fresh_rows,
 )  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.card.device.decision import Use
     from penstock.card.device.operand import Operand
 
 
@@ -22,21 +29,25 @@ def product(question: Question) -> Iterator[Decision]:
         return
     inner = left.rank - 1
     yield from _by_rows(question, added, left, right)
-    if left.cut is not None and left.cut.dim == inner or right.cut is not None and (
-        right.cut.dim == right.rank - 2
-    ):
-        rows = left.cut.rows if left.cut is not None and left.cut.dim == inner else (
-            right.cut.rows)  # type: ignore[union-attr]
-        if added is None:
-            yield decide(question, {left.index: Cut(inner, rows),
-                                    right.index: Cut(right.rank - 2, rows)}, [PARTIAL])  # fmt: skip
+    offered = {one.cut.rows for one, dim in ((left, inner), (right, right.rank - 2))
+               if one.cut is not None and one.cut.dim == dim}  # fmt: skip
+    if added is None:
+        for rows in offered:
+            uses: dict[int, Use] = {left.index: Cut(inner, rows),
+                                    right.index: Cut(right.rank - 2, rows)}  # fmt: skip
+            yield decide(question, uses, [PARTIAL])
     if left.layout is PARTIAL and added is None:
         yield decide(question, {left.index: PARTIAL}, [PARTIAL])
 
 
 def _factors(question: Question) -> tuple[Operand, Operand]:
     named = question.named
-    for first, second in (("mat1", "mat2"), ("batch1", "batch2"), ("self", "mat2"), ("self", "vec")):
+    for first, second in (
+        ("mat1", "mat2"),
+        ("batch1", "batch2"),
+        ("self", "mat2"),
+        ("self", "vec"),
+    ):
         if first in named and second in named:
             return named[first], named[second]
     return question.operands[0], question.operands[1]
@@ -51,9 +62,14 @@ def _by_rows(
     for one in (left, right if is_stack else left):
         if one.cut is not None and one.cut.dim == 0 and one.cut.rows not in offers:
             offers.append(one.cut.rows)
-    if not offers and left.cut is None and right.cut is None and _work(left, right) >= (
-        question.least_work
-    ) and left.layout is not PARTIAL and right.layout is not PARTIAL:
+    if (
+        not offers
+        and left.cut is None
+        and right.cut is None
+        and _work(left, right) >= (question.least_work)
+        and left.layout is not PARTIAL
+        and right.layout is not PARTIAL
+    ):
         rows = fresh_rows(left, 0, question.speeds)
         offers = [rows] if rows is not None else []
     for rows in offers:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.card.device.decision import WHOLE, Cut, Decision, Question
 
 # torch's operations and those by which the cards make the same numbers however they are split.
@@ -32,7 +34,7 @@ def random_rule(question: Question) -> list[Decision]:
     own = question.operands[0]
     cut = own.cut if len(question.operands) == 1 else None
     first = [sum(cut.rows[:card]) if cut else 0 for card in cards]
-    replaced = {
+    replaced: dict[str, list[Any]] = {
         "size": [list(own.size) for _ in cards],
         "dim": [cut.dim if cut else 0 for _ in cards],
         "first": first,

@@ -1,0 +1,47 @@
+"""The device's place among torch's: PrivateUse1, of which a process has one."""
+
+from __future__ import annotations
+
+_kept: list[object] = []  # torch does not hold what is registered
+
+
+def take() -> None:
+    """Makes the device torch's accelerator, also where there is a GPU; tensors get .penstock()."""
+    if len(_kept) > 1:
+        return
+    from torch.utils import backend_registration
+
+    backend_registration.generate_methods_for_privateuse1_backend()
+    _register_hooks()
+
+
+def register_guard() -> None:
+    """Tells torch that the device exists. Without it, torch says that it was built without it."""
+    from torch import _C
+
+    class Guard(_C._acc.DeviceGuard):  # type: ignore[misc]
+        def type_(self) -> object:
+            return _C._autograd.DeviceType.PrivateUse1
+
+    _kept.append(Guard())
+    _C._acc.register_python_privateuseone_device_guard(_kept[0])
+
+
+def _register_hooks() -> None:
+    from torch import _C
+
+    from penstock.card.device import module
+
+    class Hooks(_C._acc.PrivateUse1Hooks):  # type: ignore[misc]
+        def is_built(self) -> bool:
+            return True
+
+        def is_available(self) -> bool:
+            return module.is_available()
+
+        def has_primary_context(self, device_index: int) -> bool:
+            del device_index
+            return module.is_initialized()
+
+    _kept.append(Hooks())
+    _C._acc.register_python_privateuseone_hook(_kept[1])
