@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 
 import pytest
 from tests.card_link.support.cards import PATH, PROJECT, ended, link_to, over_tls, spawned, start
@@ -65,6 +66,11 @@ def test_each_use_in_a_child_is_an_error_and_the_parent_goes_on():
             refuses(link.wait_for_room)
             refuses(lambda: link.wait_sent(1))
             assert not link.is_alive
+            assert not any(
+                "memfd" in str(one.readlink())
+                for one in Path("/proc/self/fd").iterdir()
+                if one.exists()
+            )
             link.close()
             link.abort()
             assert card.close() == 0
@@ -72,6 +78,25 @@ def test_each_use_in_a_child_is_an_error_and_the_parent_goes_on():
         in_child(act)
         assert waiting.result() == b""
         assert link.request(ECHO, b"on").result() == b"on"
+
+
+def test_links_that_have_ended_before_do_not_keep_a_child_from_failing_the_others():
+    """Their descriptors are closed, and other files have the numbers by now."""
+    with spawned() as former:
+        pass
+    for thread in former.link._threads:
+        thread.join(5)
+    mine = [os.open(os.devnull, os.O_RDONLY) for _ in range(10)]
+    with spawned() as card:
+
+        def act():
+            refuses(lambda: card.link.post(COUNT))
+            for descriptor in mine:
+                os.fstat(descriptor)
+
+        in_child(act)
+        for descriptor in mine:
+            os.close(descriptor)
 
 
 def test_a_child_may_be_forked_while_threads_use_the_card():

@@ -16,7 +16,7 @@ MOST = 1 << 20
 NUMBERS = st.integers(0, 2**64 - 1)
 FRAMES = st.tuples(
     st.integers(0, 0xFFFF),
-    st.integers(0, 7),
+    st.integers(0, 15),
     NUMBERS,
     st.one_of(
         st.binary(max_size=100),
@@ -107,7 +107,7 @@ def test_a_frame_of_another_version_is_refused():
 
 def test_unknown_flags_are_refused():
     with pytest.raises(ProtocolError, match="unknown flags"):
-        decoded(b"".join(encode(1, 16, 8, 0, [])), [], FrameDecoder(1, MOST))
+        decoded(b"".join(encode(1, 16, 16, 0, [])), [], FrameDecoder(1, MOST))
 
 
 def test_a_large_body_is_received_where_the_reader_wants_it():

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from tests.card_link.support.cards import AGREEMENT, HASTY, ended, link_to, on_unix_socket, start
-from tests.card_link.support.peer import MOST, Peer
+from tests.card_link.support.peer import Peer, dialled
 from tests.card_link.support.worker import ECHO, TOKEN
 
 from penstock import __version__
@@ -20,7 +20,7 @@ from penstock.card.link import (
     LinkSettings,
     UnixEndpoint,
 )
-from penstock.card.link.frame import HELLO, PROOF, FrameDecoder
+from penstock.card.link.frame import HELLO, PROOF
 from penstock_api.v1 import card_pb2 as pb
 
 
@@ -81,7 +81,7 @@ def test_a_worker_that_is_too_new_or_too_old_is_refused_and_both_releases_are_na
 def test_a_front_end_that_is_too_new_is_refused_by_a_real_worker(tmp_path):
     (tmp_path / "private").mkdir(0o700)
     path = tmp_path / "private" / "card"
-    with ended(start("--unix", path)), dialled(path) as peer:
+    with ended(start("--unix", path)), dialled(path, AGREEMENT) as peer:
         peer.greet(None, oldest_version=2, newest_version=9, release="7.0")
         assert f"this side is Penstock {__version__}, the other side Penstock 7.0" in peer.reason()
 
@@ -169,7 +169,7 @@ def test_callers_who_say_nothing_do_not_delay_the_program(tmp_path):
     private = tmp_path / "private"
     private.mkdir(0o700)
     with ended(start("--unix", private / "card")):
-        idle = [dialled(private / "card") for _ in range(10)]
+        idle = [dialled(private / "card", AGREEMENT) for _ in range(10)]
         try:
             link = link_to(UnixEndpoint(private / "card"), settings=LinkSettings(connect_s=5))
             assert link.request(ECHO, b"on").result() == b"on"
@@ -182,22 +182,3 @@ def test_callers_who_say_nothing_do_not_delay_the_program(tmp_path):
 def test_a_worker_tells_its_device_and_release(tmp_path):
     with on_unix_socket(tmp_path) as (link, _):
         assert (link.worker.device, link.worker.release) == ("gpu 0", __version__)
-
-
-class dialled(Peer):  # noqa: N801 - reads as what it is in a `with`
-    """A front-end whose frames the test writes."""
-
-    def __init__(self, path, agreement: Agreement = AGREEMENT) -> None:
-        connection = socket.socket(socket.AF_UNIX)
-        deadline_s = time.monotonic() + 10
-        while connection.connect_ex(str(path)):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.02)
-        super().__init__(connection, agreement)
-        self.decoder = FrameDecoder(0, MOST)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.connection.close()

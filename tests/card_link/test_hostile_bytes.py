@@ -27,7 +27,7 @@ from penstock.card.link.kinds import Kinds
 
 MOST = 1 << 20
 KIND = st.one_of(st.integers(0, 30), st.sampled_from([ECHO, COUNT, PONG, 0xFFFF]))
-FLAGS = st.one_of(st.integers(0, 7), st.sampled_from([REPLY, REPLY | ERROR, EVENT]))
+FLAGS = st.one_of(st.integers(0, 16), st.sampled_from([REPLY, REPLY | ERROR, EVENT]))
 NUMBER = st.one_of(st.integers(0, 4), st.integers(0, 2**64 - 1))
 
 

@@ -140,6 +140,7 @@ def test_an_error_of_a_callback_ends_the_link_and_is_named():
             card.link.post(NOTICE)
             with pytest.raises(CardError, match="LookupError: no such listener"):
                 card.link.request(SLEEP, b"9").result()
+            card.link._threads[1].join(10)
     finally:
         threading.excepthook = former
     assert heard

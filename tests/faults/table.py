@@ -272,8 +272,8 @@ FAULTS = (
     Fault(
         "card-fork-shuts", "card", "a forked child ends the program's connections to its cards",
         CARD_LINK,
-        "        self._stream.close()\n\n    # The two",
-        "        self._stream.shut()\n\n    # The two",
+        "                reply.fail(self._refusal)\n        self._stream.close()",
+        "                reply.fail(self._refusal)\n        self._stream.shut()",
         ("tests/card_link/test_forks.py",),
     ),
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -80,6 +81,44 @@ def test_a_command_runs_under_the_quota_and_is_released_at_its_end(ready):
 def test_the_exit_code_is_the_commands(ready, command, code):
     assert ready(*acquire(*command)).returncode == code
     assert is_released(ready)
+
+
+def run(commands, *options):
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", "run", *options],
+        env=commands.environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+def test_penstock_run_with_tflops_gives_the_program_a_card_of_the_blocks(ready):
+    code = SHOW + "print(total.value, os.environ['PENSTOCK_CARD'])"
+    done = run(ready, "--tflops", "50", "--name", "app1", "--", sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    total, card = done.stdout.split()
+    assert int(total) == QUOTA
+    # Processors stand in for a simulated device, whose kernels compute nothing.
+    assert re.fullmatch(r"cpu(=\d+)?", card), card
+    assert is_released(ready)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tflops", "50", "--cores", "30"], "--cores cannot be given with --tflops"),
+        (["--tflops", "50", "--simulate", "h200"], "--simulate cannot be given with --tflops"),
+        (["--priority", "3"], "--tflops is missing or empty"),
+        (["--tflops", "50TF"], "write it without a unit: 50"),
+    ],
+)
+def test_penstock_run_says_which_options_contradict_each_other(ready, options, message):
+    done = run(ready, *options, "--", "true")
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not ready.manager.callers
 
 
 def test_signals_reach_the_command(ready):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.cli.say import say
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from penstock.client.connect import PoolPlace
     from penstock.node.rpc import AcquireMessage, PoolClaim, PoolClient, PoolEventMessage
@@ -44,8 +44,17 @@ ENDINGS = {
 }
 
 
-def run_application(place: PoolPlace, claim: PoolClaim, command: list[str], *, quiet: bool) -> int:
+def run_application(
+    place: PoolPlace,
+    claim: PoolClaim,
+    command: list[str],
+    *,
+    quiet: bool,
+    extra: Callable[[AcquireMessage], Mapping[str, str]] = lambda _: {},
+) -> int:
     """Claims, runs the command as the application, and releases; returns the exit code.
+
+    The command's environment has the variables that `extra` makes of what was granted, too.
 
     Raises:
         PenstockError: the claim is refused, or there is no agent of a pool here.
@@ -69,7 +78,7 @@ def run_application(place: PoolPlace, claim: PoolClaim, command: list[str], *, q
         except InterruptedWaitError as interrupted:  # a grant ends with this process, its holder
             return 128 + interrupted.number
         try:
-            variables = program_environment(_environment(granted))
+            variables = {**program_environment(_environment(granted)), **extra(granted)}
             child = Child(command, variables, blocked)
         except CommandNotStartedError as error:
             _release(client, granted, "its command could not be started")

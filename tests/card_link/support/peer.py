@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import socket
 import threading
+import time
 
 from tests.card_link.support.worker import KINDS
 
@@ -61,10 +62,14 @@ class Peer:
         self.hellos = (mine, theirs) if about is None else (theirs, mine)
         return pb.CardHello.FromString(theirs)
 
-    def prove(self, side: bytes) -> None:
+    def prove(self, side: bytes, *descriptors: int) -> None:
         digests = b"".join(hashlib.sha256(one).digest() for one in self.hellos)
         mac = hmac.digest(self.agreement.token, side + b"\0" + digests, "sha256")
-        self.say(PROOF, pb.CardProof(mac=mac).SerializeToString())
+        frame = b"".join(encode(0, PROOF, 0, 0, [pb.CardProof(mac=mac).SerializeToString()]))
+        for descriptor in descriptors:  # each with a byte
+            socket.send_fds(self.connection, [frame[:1]], [descriptor])
+            frame = frame[1:]
+        self.connection.sendall(frame)
         assert self.hear().kind == PROOF
         self.version = self.decoder.version = 1
 
@@ -90,3 +95,21 @@ def as_worker(act, settings: LinkSettings | None = None, **options) -> CardLink:
     return CardLink(
         "card 1", InheritedEndpoint(ours), agreement, kinds=KINDS, settings=settings, **options
     )
+
+
+class dialled(Peer):  # noqa: N801 - reads as what it is in a `with`
+    """A front-end whose frames the test writes."""
+
+    def __init__(self, path, agreement: Agreement) -> None:
+        connection = socket.socket(socket.AF_UNIX)
+        deadline_s = time.monotonic() + 10
+        while connection.connect_ex(str(path)):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+        super().__init__(connection, agreement)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()

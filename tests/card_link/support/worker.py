@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import pickle
 import sys
 import time
 from pathlib import Path
@@ -20,10 +21,10 @@ from penstock.card.link import (
 )
 from penstock.card.link.spawned import inherited
 
-ECHO, SLEEP, FAIL, COUNT, MAKE, NOTICE, SUM, STUCK, EXIT = range(16, 25)
+ECHO, SLEEP, FAIL, COUNT, MAKE, NOTICE, SUM, STUCK, EXIT, KEEP = range(16, 26)
 KINDS = {
     ECHO: "echo", SLEEP: "sleep", FAIL: "fail", COUNT: "count", MAKE: "make", NOTICE: "notice",
-    SUM: "sum", STUCK: "stuck", EXIT: "exit",
+    SUM: "sum", STUCK: "stuck", EXIT: "exit", KEEP: "keep",
 }  # fmt: skip
 TOKEN = bytes(range(32))
 
@@ -66,6 +67,9 @@ class Card:
         while True:
             time.sleep(1)
 
+    def keep(self, body: memoryview) -> None:
+        self.kept = pickle.PickleBuffer(body)  # what refers to a buffer, as arrays do
+
     def exit(self, body: memoryview) -> None:
         raise SystemExit(int(bytes(body)))
 
@@ -82,6 +86,7 @@ def main() -> None:
     parser.add_argument("--inbox-bytes", type=int, default=64 << 20)
     parser.add_argument("--silent-s", type=float)
     parser.add_argument("--start-s", type=float, default=0)
+    parser.add_argument("--shares-memory", action="store_true")
     parser.add_argument("--forks", action="store_true")
     told = parser.parse_args()
     time.sleep(told.start_s)
@@ -92,7 +97,7 @@ def main() -> None:
         os._exit(0)
     code = serve(
         connection, Card(connection, child).handle, kinds=KINDS, inbox_bytes=told.inbox_bytes,
-        silent_s=told.silent_s,
+        silent_s=told.silent_s, shares_memory=told.shares_memory,
     )  # fmt: skip
     sys.exit(code)
 

@@ -19,6 +19,7 @@ from penstock.card.link.serve import (
     serve,
 )
 from penstock.card.link.settings import MOST_BODY_BYTES, LinkSettings
+from penstock.card.link.shared_memory import SLOT_BYTES
 from penstock.card.link.tls import TlsIdentity
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "EXIT_PROTOCOL",
     "FIRST_KIND",
     "MOST_BODY_BYTES",
+    "SLOT_BYTES",
     "Agreement",
     "CardError",
     "CardLink",

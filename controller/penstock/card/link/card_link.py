@@ -17,7 +17,9 @@ from penstock.card.link.frame import (
     GOODBYE,
     PING,
     PONG,
+    RELEASED,
     REPLY,
+    USE_MEMORY,
     Frame,
     Header,
     Part,
@@ -34,6 +36,7 @@ from penstock.card.link.kinds import Kinds
 from penstock.card.link.reply import Reply
 from penstock.card.link.send_queue import SendQueue
 from penstock.card.link.settings import MOST_BODY_BYTES, LinkSettings
+from penstock.card.link.shared_memory import SlotWriter
 from penstock_api.v1 import card_pb2 as pb
 
 if TYPE_CHECKING:
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
     from penstock.card.link.stream import Stream
 
 _KNOWS_END_WITHIN_S = 0.3  # after its connection ended, a process has soon ended
-_ENDED = "has no connection any more"
+_OF_WORKERS = {PONG, GOODBYE, USE_MEMORY, RELEASED}
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,9 @@ class Progress:
 
     def __str__(self) -> str:
         did = (
-            f"executed frame {self.position} ({self.kind}) since" if self.kind else "had waited for"
+            f"executing frame {self.position} ({self.kind})" if self.kind else "waiting for frames"
         )
-        return f"{self.reported_s:.1f} s ago it {did} {self.since_s:.1f} s"
+        return f"{self.reported_s:.1f} s ago it had been {did} for {self.since_s:.1f} s"
 
 
 class CardLink:
@@ -122,6 +125,7 @@ class CardLink:
         self._on_fault = on_fault
         self._how_ended = how_ended
         self._label = name
+        self._slots: SlotWriter | None = None
         self._stream, self._agreed = self._connect(endpoint, agreement)
         self._label = f"{name} ({self._agreed.worker})"
         self._version = self._agreed.version
@@ -284,6 +288,8 @@ class CardLink:
             if not reply.is_done:
                 reply.fail(self._refusal)
         self._stream.close()
+        if self._slots is not None:
+            self._slots.close()
 
     # The two threads.
 
@@ -321,10 +327,12 @@ class CardLink:
         finally:
             self._threads[0].join()
             self._stream.close()
+            if self._slots is not None:
+                self._slots.close()
 
     def _on_header(self, header: Header) -> memoryview | None:
         kind, flags = header.kind, header.flags
-        if flags & REPLY:
+        if flags & REPLY and not flags & ~(REPLY | ERROR):
             reply = self._replies.get(header.number)
             if reply is None or reply.kind != kind:
                 raise ProtocolError(f"reply {header.number} of kind {kind} belongs to no request")
@@ -333,7 +341,7 @@ class CardLink:
             raise ProtocolError(f"a frame of kind {kind} has unexpected flags")
         if flags == EVENT and kind != FAULT and not self._kinds.is_known(kind):
             raise ProtocolError(f"an event has the unknown kind {kind}")
-        if not flags and kind not in {PONG, GOODBYE}:
+        if not flags and kind not in _OF_WORKERS:
             raise ProtocolError(f"a frame has the unknown kind {kind}")
         return None
 
@@ -343,6 +351,10 @@ class CardLink:
         elif frame.kind == PONG:
             self._pong = parsed(pb.CardPong(), frame.body)
             self._reported_s = time.monotonic()
+        elif frame.kind == USE_MEMORY and self._slots is not None:
+            self._queue.use_memory(self._slots)
+        elif frame.kind == RELEASED and self._slots is not None:
+            self._slots.release(frame.body)
         elif frame.kind == FAULT:
             said = parsed(pb.CardFault(), frame.body)
             if self._on_fault is not None:
@@ -404,6 +416,8 @@ class CardLink:
         monitor.shared().remove(self)
         self._stream.shut()
         self._queue.fail()
+        if self._slots is not None:
+            self._slots.end()
         for reply in replies.values():
             reply.fail(failure)
 
@@ -429,16 +443,29 @@ class CardLink:
         stream = None
         try:
             stream = endpoint.connect(agreement, deadline_s)
-            return stream, shake_hands(stream, agreement, None, deadline_s - time.monotonic())
+            if not stream.is_remote:
+                self._slots = _slots()
+            memory = self._slots.descriptor if self._slots is not None else None
+            left_s = deadline_s - time.monotonic()
+            return stream, shake_hands(stream, agreement, None, left_s, memory)
         except (OSError, ProtocolError) as error:
             ended = self._how_ended(_KNOWS_END_WITHIN_S) if self._how_ended is not None else None
             if stream is not None:
                 stream.shut()
                 stream.close()
+            if self._slots is not None:
+                self._slots.close()
             raise CardError(
                 self._label, "cannot be reached", ended or _words(error, self._settings.connect_s),
                 "see the card's own log",
             ) from error  # fmt: skip
+
+
+def _slots() -> SlotWriter | None:
+    try:
+        return SlotWriter()
+    except OSError:  # then all goes through the socket
+        return None
 
 
 def _words(error: Exception, connect_s: float) -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING
 
 from penstock import __version__
-from penstock.card.link.frame import EVENT, GOODBYE, Part, encode
-from penstock.card.link.send_queue import Buffers, SendQueue
+from penstock.card.link.frame import EVENT, GOODBYE, USE_MEMORY, Part, encode
+from penstock.card.link.send_queue import SendQueue
 from penstock.card.link.settings import MOST_BODY_BYTES
+from penstock.card.link.shared_memory import SlotReader
+from penstock.card.link.stream import PlainStream
 from penstock_api.v1 import card_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.card.link.frame import Buffers
     from penstock.card.link.handshake import Agreed
     from penstock.card.link.stream import Stream
 
@@ -31,6 +35,27 @@ class Connection:
         self.decoder.most_body_bytes = MOST_BODY_BYTES
         self._version = agreed.version
         self._queue = SendQueue(stream, 0)
+        if isinstance(stream, PlainStream):
+            stream.takes_descriptor = False  # the program's came in the handshake, or never comes
+
+    def take_memory(self, *, wanted: bool) -> SlotReader | None:
+        """The program's shared memory, which it then uses; None if there is none, or unwanted.
+
+        Raises:
+            ProtocolError: it is not as it must be.
+        """
+        descriptor, self.stream.descriptor = self.stream.descriptor, None
+        if descriptor is None:
+            return None
+        if not wanted:
+            os.close(descriptor)
+            return None
+        try:
+            slots = SlotReader(descriptor)
+            self.send(self.encode(USE_MEMORY, 0, 0, ()))
+        except OSError:  # without it, or without the front-end, which the reader notices
+            return None
+        return slots
 
     def send_event(self, kind: int, *parts: Part) -> None:
         """Sends a notice that no request asked for. Any thread may call it.

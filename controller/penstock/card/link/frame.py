@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 Part = bytes | bytearray | memoryview
+Buffers = list[bytes | memoryview]  # of a frame: its header and parts, or all in one
 
 # The link's own kinds.
-HELLO, PROOF, PING, PONG, GOODBYE, FAULT = range(1, 7)
+HELLO, PROOF, PING, PONG, GOODBYE, FAULT, USE_MEMORY, RELEASED = range(1, 9)
 FIRST_KIND = 16  # of the link's user
 LAST_KIND = 0xFFFF
 
-REPLY, ERROR, EVENT = 1, 2, 4  # flags
-_FLAGS = REPLY | ERROR | EVENT
+REPLY, ERROR, EVENT, SHARED = 1, 2, 4, 8  # flags; SHARED: the body names a place in shared memory
+_FLAGS = REPLY | ERROR | EVENT | SHARED
 
 MAGIC = b"pskC"
 _FIELDS = struct.Struct("<4sHHHHIQ")
@@ -56,11 +57,10 @@ class Frame(NamedTuple):
     flags: int
     number: int
     body: memoryview
+    slot: int | None = None  # of shared memory, where the body is and is read alone
 
 
-def encode(
-    version: int, kind: int, flags: int, number: int, parts: Sequence[Part]
-) -> list[bytes | memoryview]:
+def encode(version: int, kind: int, flags: int, number: int, parts: Sequence[Part]) -> Buffers:
     """A frame as buffers to send. Raises ValueError if the body is too long."""
     flat = [part if type(part) is bytes else _flat(part) for part in parts]
     length = sum(map(len, flat))
@@ -71,6 +71,12 @@ def encode(
     if length <= JOINED_BYTES:
         return [b"".join((header, *flat))]
     return [header, *flat]
+
+
+def elsewhere(header: bytes | memoryview, place: bytes) -> bytes:
+    """The frame that takes the place of one with this header, whose body is at `place`."""
+    _, version, kind, flags, _, _, number = _FIELDS.unpack_from(header)
+    return b"".join(encode(version, kind, flags | SHARED, number, [place]))
 
 
 def _flat(part: Part) -> bytes | memoryview:

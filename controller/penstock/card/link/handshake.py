@@ -62,9 +62,15 @@ def hello(agreement: Agreement, about: Description | None) -> pb.CardHello:
 
 
 def shake_hands(
-    stream: Stream, agreement: Agreement, about: Description | None, timeout_s: float
+    stream: Stream,
+    agreement: Agreement,
+    about: Description | None,
+    timeout_s: float,
+    memory: int | None = None,
 ) -> Agreed:
     """Agrees with the other side in `timeout_s`; `about` describes a worker, None: a front-end.
+
+    `memory`: a front-end's descriptor of shared memory, which it sends with its proof.
 
     Raises:
         ProtocolError: the sides do not belong together; its text says which release each has.
@@ -72,7 +78,7 @@ def shake_hands(
         OSError: the stream is broken.
     """
     try:
-        return _Handshake(stream, agreement, about, timeout_s).run()
+        return _Handshake(stream, agreement, about, timeout_s).run(memory)
     except ProtocolError as error:
         say_goodbye(stream, 0, str(error))
         raise
@@ -120,7 +126,7 @@ class _Handshake:
         self._decoder = FrameDecoder(0, _MOST_BODY_BYTES)
         self._is_front_end = about is None
 
-    def run(self) -> Agreed:
+    def run(self, memory: int | None) -> Agreed:
         mine = hello(self._agreement, self._about)
         sent = mine.SerializeToString()
         self._send(HELLO, sent)
@@ -128,9 +134,8 @@ class _Handshake:
         theirs = parsed(pb.CardHello(), received)
         version = self._version(theirs)
         hellos = (sent, bytes(received)) if self._is_front_end else (bytes(received), sent)
-        self._send(
-            PROOF, pb.CardProof(mac=self._proof(hellos, self._is_front_end)).SerializeToString()
-        )
+        mac = self._proof(hellos, self._is_front_end)
+        self._send(PROOF, pb.CardProof(mac=mac).SerializeToString(), memory)
         proof = parsed(pb.CardProof(), self._receive(PROOF)).mac
         if not hmac.compare_digest(proof, self._proof(hellos, not self._is_front_end)):
             raise ProtocolError("the other side does not know the application's token")
@@ -157,10 +162,13 @@ class _Handshake:
         said = _SIDES[is_front_ends] + b"\0" + digests
         return hmac.digest(self._agreement.token, said, "sha256")
 
-    def _send(self, kind: int, body: bytes) -> None:
-        left = b"".join(encode(0, kind, 0, 0, [body]))
-        # These few bytes always fit into the empty buffer of a new connection.
-        if self._stream.send([left]) != len(left):
+    def _send(self, kind: int, body: bytes, descriptor: int | None = None) -> None:
+        frame = b"".join(encode(0, kind, 0, 0, [body]))
+        if descriptor is not None:
+            sent = self._stream.send_descriptor(frame, descriptor)
+        else:
+            sent = self._stream.send([frame])
+        if sent != len(frame):  # they always fit into the empty buffer of a new connection
             raise ProtocolError("the connection takes no bytes")
 
     def _receive(self, kind: int) -> memoryview:

@@ -139,7 +139,7 @@ def listen_unix(path: Path, uid: int | None = None) -> Listener:
 
     def secure(accepted: socket.socket) -> Stream:
         check_user(accepted, uid)
-        return PlainStream(accepted)
+        return PlainStream(accepted, takes_descriptor=True)
 
     return Listener(listening, secure, str(path))
 

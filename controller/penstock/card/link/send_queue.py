@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from penstock.card.link.stream import MOST_BUFFERS
 
 if TYPE_CHECKING:
+    from penstock.card.link.frame import Buffers
+    from penstock.card.link.shared_memory import SlotWriter
     from penstock.card.link.stream import Stream
 
 _BATCH_BYTES = 256 << 10  # of one call to the kernel, or one larger frame
-Buffers = list[bytes | memoryview]
 
 
 class SendQueue:
@@ -43,6 +44,7 @@ class SendQueue:
         self._batch_count = 0
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._is_idle = True  # whether the sender thread waits for a wake
+        self._slots: SlotWriter | None = None  # once the worker wants them
 
     def put(self, frame: Buffers) -> int:
         """Adds a frame; returns its position, counted from 1."""
@@ -58,6 +60,10 @@ class SendQueue:
             self._frames.append(frame)
             self._wake()
         return position
+
+    def use_memory(self, slots: SlotWriter) -> None:
+        """Sends large bodies through shared memory from now on."""
+        self._slots = slots
 
     def put_urgent(self, frame: bytes) -> None:
         """Sets the frame to send before all that are queued; a former one is replaced."""
@@ -153,16 +159,23 @@ class SendQueue:
 
     def _next_batch(self) -> bool:
         batch, size, count = self._batch, 0, 0
+        slots, large = self._slots, None
         with self._lock:
             if self._urgent is not None:
                 batch.append(self._urgent)
                 self._urgent = None
             while self._frames and size < _BATCH_BYTES and len(batch) < MOST_BUFFERS:
+                if slots is not None and slots.takes(self._frames[0]):
+                    if batch:  # is sent first: the other may have to wait for a slot
+                        break
+                    large = self._frames[0]
                 frame = self._frames.popleft()
                 batch += frame
                 size += sum(map(len, frame))
                 count += 1
             self._batch_bytes, self._batch_count = size, count
+        if slots is not None and large is not None:
+            batch[: len(large)] = [slots.moved(large)]
         return bool(batch)
 
     def _batch_is_sent(self) -> None:

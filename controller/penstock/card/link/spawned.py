@@ -116,7 +116,7 @@ def inherited(descriptor: int, about: Description) -> Connection:
     """
     _end_with_parent()
     try:
-        stream = PlainStream(socket.socket(fileno=descriptor))
+        stream = PlainStream(socket.socket(fileno=descriptor), takes_descriptor=True)
         os.set_inheritable(descriptor, False)
         return Connection(stream, shake_hands(stream, _APPLICATION, about, _ANSWERS_WITHIN_S))
     except (OSError, ProtocolError) as error:
@@ -166,19 +166,23 @@ class _Process:
         """Waits for the end, or kills the process. Returns its exit status, as `Popen` does."""
         if self._is_forked:
             return 0
-        status = self._status(timeout_s)
-        if status is None:
+        if self._status(timeout_s) is None:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            status = self._status(None)
-        monitor.shared().forget(self._pidfd)
-        return status or 0
-
-    def _status(self, timeout_s: float | None) -> int | None:
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        if not poll.poll(None if timeout_s is None else timeout_s * 1000):
-            return None
         with self._lock:
+            status = self._popen.wait()
+            if self._pidfd >= 0:
+                monitor.shared().forget(self._pidfd)
+                os.close(self._pidfd)
+                self._pidfd = -1
+        return status
+
+    def _status(self, timeout_s: float) -> int | None:
+        with self._lock:
+            if self._pidfd >= 0:
+                poll = select.poll()
+                poll.register(self._pidfd, select.POLLIN)
+                if not poll.poll(timeout_s * 1000):
+                    return None
             return self._popen.wait()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
+import os
 import select
 import socket
 import ssl
@@ -22,6 +24,7 @@ class Stream(Protocol):
     """One thread may send while another receives. All methods raise OSError if it is broken."""
 
     is_remote: bool  # whether the other side may go away without the kernel telling
+    descriptor: int | None  # of shared memory, once it was received; the caller closes it
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> int:
         """Sends as much as is possible without waiting; returns how many bytes.
@@ -29,6 +32,9 @@ class Stream(Protocol):
         After a call that sent nothing the next call must have the same buffers: OpenSSL demands to
         see the same bytes again.
         """
+
+    def send_descriptor(self, frame: bytes, descriptor: int) -> int:
+        """Sends a small frame and a descriptor with it, which only a local stream can."""
 
     def wait_writable(self) -> None:
         """Waits until `send` can send more, or the stream is broken."""
@@ -58,11 +64,13 @@ def _is_ready(connection: socket.socket, events: int, timeout_s: float | None) -
 class PlainStream:
     """A connected stream socket."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, *, takes_descriptor: bool = False) -> None:
         connection.settimeout(None)
         self._socket = connection
         self._timeout_s: float | None = None
         self.is_remote = False
+        self.takes_descriptor = takes_descriptor  # of shared memory; further ones are closed
+        self.descriptor: int | None = None
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> int:
         """See `Stream`."""
@@ -81,9 +89,28 @@ class PlainStream:
         if timeout_s != self._timeout_s:
             self._set_timeout(timeout_s)
         try:
-            return self._socket.recv_into(room)
+            if not self.takes_descriptor:
+                return self._socket.recv_into(room)
+            return self._receive_with_descriptor(room)
         except BlockingIOError:
             raise TimeoutError from None
+
+    def send_descriptor(self, frame: bytes, descriptor: int) -> int:
+        """See `Stream`."""
+        return socket.send_fds(self._socket, [frame], [descriptor])
+
+    def _receive_with_descriptor(self, room: memoryview) -> int:
+        # The kernel closes descriptors for which there is no space.
+        space = socket.CMSG_SPACE(array.array("i", [0]).itemsize)
+        count, ancillary, _, _ = self._socket.recvmsg_into([room], space, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                for one in array.array("i", data[: len(data) // 4 * 4]):
+                    if self.descriptor is None:
+                        self.descriptor = one
+                    else:
+                        os.close(one)
+        return count
 
     def _set_timeout(self, timeout_s: float | None) -> None:
         """Lets the kernel keep the time: a call less for each receive."""

@@ -23,13 +23,11 @@ from penstock.cli.pool_arguments import (
     claim_of,
     place_of,
 )
-from penstock.cli.say import say
+from penstock.cli.pool_run import exit_without_room
 
 if TYPE_CHECKING:
     from penstock.client.connect import PoolPlace
     from penstock.node.rpc import AcquireMessage, PoolClaim
-
-NO_ROOM = 75  # EX_TEMPFAIL: the same claim may be granted later
 
 
 def acquire(
@@ -87,17 +85,12 @@ def acquire(
             "give only one of them",
         )  # fmt: skip
     place = place_of(pool, pool_cert, pool_key, pool_ca, state_dir)
-    try:
+    with exit_without_room():
         if command:
             check_command(command)
             _check_is_here(pool, node, output, anywhere=anywhere)
             sys.exit(_run(place, claim, command, quiet=quiet))
         _hold(place, claim, output, anywhere=anywhere, quiet=quiet)
-    except PenstockError as error:
-        if error.reason not in {"not-enough-left", "timed-out"}:
-            raise
-        say(error)
-        sys.exit(NO_ROOM)
 
 
 def _check_is_here(pool: str | None, node: str | None, output: Output, *, anywhere: bool) -> None:

@@ -18,6 +18,8 @@ from penstock.cli.options import (
     StateDir,
     check_command,
 )
+from penstock.cli.pool_arguments import CardKind, Priority, Wait, claim_of
+from penstock.cli.pool_run import run_in_pool
 from penstock.cli.request import (
     chosen_policy,
     open_source,
@@ -35,6 +37,17 @@ def run(
     ],
     memory: Memory = None,
     cores: Cores = None,
+    tflops: Annotated[
+        str,
+        typer.Option(
+            metavar="N",
+            help="Instead of --cores: claim N TFLOPS of this node's compute pool; for PyTorch they "
+            'are torch.device("penstock").',
+        ),
+    ] = "",
+    priority: Priority = "0",
+    wait: Wait = None,
+    kind: CardKind = "",
     device: Devices = None,
     mode: ModeChoice = None,
     policy: PolicyFile = None,
@@ -55,7 +68,7 @@ def run(
     """Run a command and all its children under a memory and compute quota.
 
     The exit code is the command's, or 128+n if signal n ended it. Signals are forwarded to the
-    command.
+    command. With --tflops the exit code is 75 if the pool has no room.
     """
     from penstock.cli.by_agent import run_by_agent
     from penstock.model import PenstockError
@@ -66,6 +79,14 @@ def run(
 
     refuse_inside_a_tenant()
     check_command(command)
+    if tflops or priority != "0" or wait is not None or kind:
+        given = {
+            "--cores": cores, "--device": device, "--mode": mode, "--policy": policy,
+            "--simulate": simulate, "--oversubscribe": oversubscribe, "--no-agent": no_agent,
+        }  # fmt: skip
+        _refuse_with_tflops(tflops, [option for option, value in given.items() if value])
+        claim = claim_of(tflops, priority, wait, memory, kind, "node", None, name)
+        sys.exit(run_in_pool(claim, command, state_dir, quiet=quiet))
     loaded = chosen_policy(policy, command[0], memory, cores)
     if not quiet:
         warn_of_obstacles(command[0])
@@ -94,3 +115,20 @@ def run(
         say(error)
         code = error.exit_code
     sys.exit(code)
+
+
+def _refuse_with_tflops(tflops: str, given: list[str]) -> None:
+    """Raises `PenstockError` for options that do not belong together."""
+    from penstock.model import PenstockError
+
+    if not tflops:
+        raise PenstockError(
+            "it is not clear how much of the pool is claimed", "--tflops is missing or empty",
+            "add --tflops N, or leave --priority, --wait and --kind out",
+        )  # fmt: skip
+    if given:
+        raise PenstockError(
+            f"{' and '.join(given)} cannot be given with --tflops",
+            "the pool chooses the devices, and the quota follows from the TFLOPS",
+            "leave it out",
+        )
