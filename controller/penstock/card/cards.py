@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.card.autoload import VARIABLE
 from penstock.card.frames import KINDS, Kind
 from penstock.card.link.spawned import spawn
 from penstock.card.names import VARIABLE

@@ -1,7 +1,7 @@
 """Patches of torch: what a device written in Python cannot tell torch in another way.
 
 Each is used only for tensors of the device, or where torch would otherwise raise an error that
-nobody can avoid. All are done at the program's first use of the device.
+nobody can avoid. All are done when torch gets the device: some ways to use it first end here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from penstock.card.device import module
 from penstock.card.device.buffer import Buffer
 from penstock.card.device.tensors import DEVICE, new_storage
 
@@ -41,6 +42,7 @@ def _patch_storage() -> None:
             if device is not None:
                 kwargs["device"] = device
             return former(cls, *args, **kwargs)
+        module._lazy_init()
         size_bytes = int(args[0]) if args and isinstance(args[0], int) else 0
         if args and not isinstance(args[0], int):
             raise TypeError("a storage of device penstock is made of a size, then filled by copy_")
@@ -99,15 +101,13 @@ def _patch_sharing() -> None:
 
 def _patch_accelerator() -> None:
     """`torch.accelerator.synchronize`, which asks for hooks that only C++ has."""
-    from penstock.card.device.start import is_started, session
-
     former = torch.accelerator.synchronize
 
     def synchronize(device: Any = None, /) -> None:
         accelerator = torch.accelerator.current_accelerator()
         if accelerator is None or accelerator.type != _NAME:
             former(device)
-        elif is_started():
-            session().synchronize()
+        else:
+            module.synchronize()
 
     torch.accelerator.synchronize = synchronize

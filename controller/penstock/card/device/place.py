@@ -7,8 +7,6 @@ _kept: list[object] = []  # torch does not hold what is registered
 
 def take() -> None:
     """Makes the device torch's accelerator, also where there is a GPU; tensors get .penstock()."""
-    if len(_kept) > 1:
-        return
     from torch.utils import backend_registration
 
     backend_registration.generate_methods_for_privateuse1_backend()
