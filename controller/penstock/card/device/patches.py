@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from penstock.card.device import module
+from penstock.card.device import module, place
 from penstock.card.device.buffer import Buffer
 from penstock.card.device.tensors import DEVICE, new_storage
 
@@ -27,6 +27,7 @@ def patch() -> None:
     _patch_pinning()
     _patch_sharing()
     _patch_accelerator()
+    _patch_backward()
 
 
 def _is_own(device: object) -> bool:
@@ -111,3 +112,20 @@ def _patch_accelerator() -> None:
             module.synchronize()
 
     torch.accelerator.synchronize = synchronize
+
+
+def _patch_backward() -> None:
+    """Errors of hooks in backward, which `place.register_guard` has taken out of torch's way."""
+    former = torch.autograd.graph._engine_run_backward
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return former(*args, **kwargs)
+        except SystemError:
+            if not place.errors_of_hooks:
+                raise
+            error = place.errors_of_hooks.pop()
+        raise error
+
+    torch.autograd.graph._engine_run_backward = run_backward
+    torch.autograd._engine_run_backward = run_backward
