@@ -7,10 +7,12 @@ import contextlib
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass, field
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.card.failures import Failures
 from penstock.card.frames import KINDS, Kind
 from penstock.card.link.spawned import spawn
 from penstock.card.names import VARIABLE
@@ -18,54 +20,120 @@ from penstock.model import PenstockError
 from penstock_api.v1 import card_ops_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
+    from penstock.card.link import CardError, OperationError
     from penstock.card.link.spawned import SpawnedCard
 
 
 @dataclass(frozen=True)
 class CardKind:
-    """A card that is to be started: its kind, and its speed if that is known."""
+    """A card that is to be started.
+
+    Attributes:
+        kind: The name of its adapter.
+        speed: What it is worth to the others; None: it is measured.
+        memory_bytes: A simulated limit of its memory.
+    """
 
     kind: str
-    speed: float = 1.0
+    speed: float | None = None
+    memory_bytes: int | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """The worker's arguments."""
+        limit = [] if self.memory_bytes is None else ["--memory-bytes", str(self.memory_bytes)]
+        return ["--kind", self.kind, *limit]
 
 
-@dataclass
 class Cards:
-    """Started cards, in their order. `speeds` is what they are worth to each other."""
+    """Started cards, in their order.
 
-    cards: list[SpawnedCard]
-    speeds: tuple[float, ...]
-    failures: list[str] = field(default_factory=list)  # what operations reported since last asked
+    If one is lost, all are ended: what is left of the program's tensors on the others is of no use,
+    and some may wait for the lost one.
+
+    Attributes:
+        speeds: What they are worth to each other.
+        failures: What has failed on them.
+    """
+
+    def __init__(self) -> None:
+        self.cards: list[SpawnedCard] = []
+        self.speeds: tuple[float, ...] = ()
+        self.failures = Failures()
+        self._is_closed = False
+
+    def start(self, kinds: Sequence[CardKind]) -> None:
+        """Starts the workers and brings them together. Raises `PenstockError`."""
+        try:
+            for i, kind in enumerate(kinds):
+                self.cards.append(self._spawn(f"card {i}", kind))
+            _set_up(self.cards)
+        except BaseException:
+            self.close()
+            raise
+        atexit.register(self.close)
+
+    def _spawn(self, name: str, kind: CardKind) -> SpawnedCard:
+        def on_event(event: int, body: memoryview) -> None:
+            if event == Kind.FAILED:
+                self.failures.add(name, body)
+
+        def on_fault(error: OperationError) -> None:
+            # It has left out calls, so it is not in step with the others any more.
+            card.link.lose(f"it could not execute what the program sent: {error}")
+
+        card = spawn(name, "penstock.card.worker", kinds=KINDS, arguments=kind.arguments,
+                     on_event=on_event, on_fault=on_fault, on_end=self._on_end)  # fmt: skip
+        return card
+
+    def _on_end(self, error: CardError) -> None:
+        if self._is_closed or not self.failures.lose(error):
+            return
+        for one in self.cards:
+            one.link.abort()
+        threading.Thread(target=self._kill, name="penstock-end", daemon=True).start()
+
+    def _kill(self) -> None:
+        for one in self.cards:
+            one.kill()
 
     def close(self) -> None:
         """Ends the workers."""
+        self._is_closed = True
+        atexit.unregister(self.close)
         for one in self.cards:
             with contextlib.suppress(PenstockError):
                 one.close(1.0)
 
 
 def parse_cards(text: str) -> list[CardKind]:
-    """The cards of a list such as "cpu,cpu=2,cuda": kinds, with speeds after "=".
+    """The cards of a list such as "cpu,cpu=2,cpu=2@64000000": KIND=SPEED@BYTES.
+
+    A card without speed is measured; the bytes are a simulated limit of its memory.
 
     Raises:
         PenstockError: an item is not of this form.
     """
-    kinds = []
-    for item in text.split(","):
-        kind, _, speed = item.strip().partition("=")
-        try:
-            value = float(speed) if speed else 1.0
-        except ValueError:
-            value = 0.0
-        if not kind or not 0 < value < float("inf"):
-            raise PenstockError(
-                f"invalid card {item[:40]!r} in ${VARIABLE}", "it is not a kind, or KIND=SPEED",
-                f"write it like {VARIABLE}=cpu,cpu=2",
-            )  # fmt: skip
-        kinds.append(CardKind(kind, value))
-    return kinds
+    return [_parse(item.strip()) for item in text.split(",")]
+
+
+def _parse(item: str) -> CardKind:
+    head, _, limit = item.partition("@")
+    kind, _, speed = head.partition("=")
+    try:
+        value = float(speed) if speed else None
+        memory_bytes = int(limit) if limit else None
+    except ValueError:
+        value, memory_bytes = 0.0, None
+    is_valid = value is None or 0 < value < float("inf")
+    if not kind or not is_valid or (memory_bytes is not None and memory_bytes <= 0):
+        raise PenstockError(
+            f"invalid card {item[:40]!r} in ${VARIABLE}", "it is not KIND, KIND=SPEED or "
+            "KIND=SPEED@BYTES", f"write it like {VARIABLE}=cpu,cpu=2",
+        )  # fmt: skip
+    return CardKind(kind, value, memory_bytes)
 
 
 def check_cards() -> list[CardKind]:
@@ -79,30 +147,12 @@ def check_cards() -> list[CardKind]:
     return parse_cards(text)
 
 
-def start_cards() -> Cards:
-    """Starts a worker for each card that this program has. Raises `PenstockError`."""
-    kinds = check_cards()
-    started: list[SpawnedCard] = []
-    cards = Cards(started, tuple(one.speed for one in kinds))
-
-    def on_event(card: int) -> Callable[[int, memoryview], None]:
-        def event(kind: int, body: memoryview) -> None:
-            if kind == Kind.FAILED:
-                cards.failures.append(f"card {card}: {bytes(body).decode(errors='replace')}")
-
-        return event
-
-    try:
-        for i, one in enumerate(kinds):
-            started.append(
-                spawn(f"card {i}", "penstock.card.worker", kinds=KINDS,
-                      arguments=["--kind", one.kind], on_event=on_event(i))
-            )  # fmt: skip
-        _set_up(started)
-    except BaseException:
-        cards.close()
-        raise
-    atexit.register(cards.close)
+def start_cards(kinds: Sequence[CardKind] | None = None) -> Cards:
+    """Starts a worker for each card, or for each that this program has. Raises `PenstockError`."""
+    kinds = check_cards() if kinds is None else kinds
+    cards = Cards()
+    cards.start(kinds)
+    cards.speeds = tuple(one.speed or 1.0 for one in kinds)
     return cards
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import struct
 from array import array
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 FREE = 0  # in the place of an operation's number: one buffer's number follows, which is forgotten
 _COUNTS = struct.Struct("<II")
 _UPLOAD = struct.Struct("<Qq")
-STATISTICS = struct.Struct("<QQQ")  # buffers, their bytes, known operations
+_STATISTICS = struct.Struct("<6Q")
+_POISON = struct.Struct("<Qq")
 _RANGE = struct.Struct("<QQQ")
 
 
@@ -28,7 +32,7 @@ class Kind(IntEnum):
     POISON = 40  # buffers that are missing on another card
     STATISTICS = 41  # request: memory in use, counts
     SET_UP = 42  # request: a Setup; answers a Ready when all cards are together
-    FAILED = 64  # event from a worker: an operation has failed
+    FAILED = 64  # event from a worker: a Failure
 
 
 KINDS = {int(kind): kind.name.lower() for kind in Kind}
@@ -87,3 +91,50 @@ def unpack_range(body: memoryview) -> tuple[int, int, int]:
         raise ValueError(f"a range of {len(body)} bytes")
     number, first, end = _RANGE.unpack(body)
     return number, first, end
+
+
+class Statistics(NamedTuple):
+    """A card's use of memory: the answer to STATISTICS."""
+
+    buffers: int
+    used_bytes: int  # of the buffers
+    peak_bytes: int  # the most that they used
+    free_bytes: int  # of the card
+    total_bytes: int
+    operations: int  # that it knows
+
+
+def pack_statistics(statistics: Statistics) -> bytes:
+    """The body of the answer to STATISTICS."""
+    return _STATISTICS.pack(*statistics)
+
+
+def unpack_statistics(body: memoryview) -> Statistics:
+    """The statistics in a body. Raises `ValueError`."""
+    if len(body) != _STATISTICS.size:
+        raise ValueError(f"statistics of {len(body)} bytes")
+    return Statistics(*_STATISTICS.unpack(body))
+
+
+def pack_numbers(numbers: Iterable[int]) -> bytes:
+    """The body of the answer to POISONED: numbers of buffers."""
+    return array("Q", numbers).tobytes()
+
+
+def unpack_numbers(body: memoryview) -> list[int]:
+    """The numbers in a body. Raises `ValueError`."""
+    numbers = array("Q")
+    numbers.frombytes(body)
+    return numbers.tolist()
+
+
+def pack_poison(sizes_bytes: Mapping[int, int]) -> bytes:
+    """The body of POISON: buffers and their sizes; -1: as large as the card has it."""
+    return b"".join(_POISON.pack(*one) for one in sizes_bytes.items())
+
+
+def unpack_poison(body: memoryview) -> dict[int, int]:
+    """The buffers and their sizes in a body. Raises `ValueError`."""
+    if len(body) % _POISON.size:
+        raise ValueError(f"poison of {len(body)} bytes")
+    return dict(_POISON.iter_unpack(body))

@@ -107,20 +107,22 @@ class List(_message.Message):
     def __init__(self, items: _Optional[_Iterable[_Union[Argument, _Mapping]]] = ...) -> None: ...
 
 class View(_message.Message):
-    __slots__ = ("dtype", "size", "stride", "offset", "is_conjugate", "is_negative")
+    __slots__ = ("dtype", "size", "stride", "offset", "is_conjugate", "is_negative", "is_changed")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     STRIDE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     IS_CONJUGATE_FIELD_NUMBER: _ClassVar[int]
     IS_NEGATIVE_FIELD_NUMBER: _ClassVar[int]
+    IS_CHANGED_FIELD_NUMBER: _ClassVar[int]
     dtype: str
     size: _containers.RepeatedScalarFieldContainer[int]
     stride: _containers.RepeatedScalarFieldContainer[int]
     offset: int
     is_conjugate: bool
     is_negative: bool
-    def __init__(self, dtype: _Optional[str] = ..., size: _Optional[_Iterable[int]] = ..., stride: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ..., is_conjugate: _Optional[bool] = ..., is_negative: _Optional[bool] = ...) -> None: ...
+    is_changed: bool
+    def __init__(self, dtype: _Optional[str] = ..., size: _Optional[_Iterable[int]] = ..., stride: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ..., is_conjugate: _Optional[bool] = ..., is_negative: _Optional[bool] = ..., is_changed: _Optional[bool] = ...) -> None: ...
 
 class Output(_message.Message):
     __slots__ = ("tensor", "ignored")
@@ -149,3 +151,13 @@ class Result(_message.Message):
     flag: bool
     buffer_bytes: int
     def __init__(self, tensor: _Optional[_Union[View, _Mapping]] = ..., integer: _Optional[int] = ..., real: _Optional[float] = ..., flag: _Optional[bool] = ..., buffer_bytes: _Optional[int] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("operation", "type", "text")
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    operation: str
+    type: str
+    text: str
+    def __init__(self, operation: _Optional[str] = ..., type: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...

@@ -25,6 +25,10 @@ class Adapter:
         """Returns when all work on the card is done."""
         raise NotImplementedError
 
+    def memory_bytes(self) -> tuple[int, int]:
+        """The card's memory: free, and in total."""
+        raise NotImplementedError
+
     def run(
         self, function: Callable[..., Any], positional: list[Any], named: dict[str, Any]
     ) -> object:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from penstock.card.adapters.adapter import Adapter
@@ -16,9 +18,16 @@ class CpuAdapter(Adapter):
     def __init__(self, number: int = 0) -> None:
         del number  # all cards of this kind are the same processors
         self.device = torch.device("cpu")
+        # The threads of several cards would wait for each other's processors, spinning.
+        torch.set_num_threads(1)
 
     def synchronize(self) -> None:
         """Returns at once."""
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """The machine's memory: free, and in total."""
+        page = os.sysconf("SC_PAGE_SIZE")
+        return page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")
 
     def attention(
         self,

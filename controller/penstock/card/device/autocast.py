@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 LOWER = (
     "conv1d", "conv1d.padding", "conv2d", "conv2d.padding", "conv3d", "conv3d.padding",
     "conv_tbc", "conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input",
-    "convolution", "_convolution", "prelu", "addmm", "addmv", "addr", "matmul", "einsum", "mm", "mv",
-    "linear", "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot", "_thnn_fused_lstm_cell",
-    "_thnn_fused_gru_cell", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
+    "convolution", "_convolution", "prelu", "addmm", "addmv", "addr", "matmul", "einsum", "mm",
+    "mv", "linear", "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot",
+    "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "lstm_cell", "gru_cell",
+    "rnn_tanh_cell", "rnn_relu_cell",
     "scaled_dot_product_attention",
 )  # fmt: skip
 FLOAT32 = (
@@ -40,7 +41,7 @@ _EXCLUDED = DispatchKeySet(DispatchKey.AutocastPrivateUse1)
 
 
 def register_autocast() -> None:
-    """Registers what `torch.autocast("penstock")` changes; all other operations stay as they are."""
+    """Registers what `torch.autocast("penstock")` changes; all else stays as it is."""
     _others.fallback(torch.library.fallthrough_kernel)
     for names, target in ((LOWER, _lower), (FLOAT32, _float32), (WIDEST, _widest)):
         for name in names:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from penstock.card.device.buffer import reserve
+from penstock.card.device.buffer import dead, reserve
 from penstock.card.device.decision import Question, all_whole
 from penstock.card.device.messages import Slots, operation_message
 from penstock.card.device.operand import Operand
@@ -35,7 +35,11 @@ def compute(
     number = _defined(session, signature, args, kwargs, scan)
     spare = [reserve() for _ in range(MOST_RESULTS)]
     numbers = [number, *(one.number for one in scan.buffers), *scan.integers, *spare]
-    answers = session.stream.ask(Kind.COMPUTE, pack_calls(numbers, scan.reals))
+    try:
+        answers = session.stream.ask(Kind.COMPUTE, pack_calls(numbers, scan.reals))
+    except Exception:
+        dead.extend(spare)  # it may have failed on one card alone
+        raise
     items = pb.Results.FromString(bytes(answers[0])).items
     new = iter(spare)
     made = [_result(item, new) for item in items]

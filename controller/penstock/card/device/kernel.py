@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
+_AnyGenerator = torch._C.Generator  # torch.Generator itself is patched
 _PLAIN = {int, type(None), str, torch.dtype, torch.memory_format, torch.layout, torch.device}
 _COMPLEX = {torch.complex32, torch.complex64, torch.complex128}  # their views may be conjugated
 _NO_INTEGERS: list[int] = []
@@ -70,7 +71,7 @@ class Scan:
                 self.add(one)
         elif kind is bool:
             self.key += (bool, value)
-        elif isinstance(value, torch.Generator):
+        elif isinstance(value, _AnyGenerator):
             self.generator = value
         else:
             self.key.append(value)
@@ -105,7 +106,10 @@ class Kernel:
     def __call__(self, *args: Any, **kwargs: Any) -> object:
         """Runs the operation. Raises what torch says of arguments that do not fit."""
         session = self._session()
-        with session.stream.lock:
+        stream = session.stream
+        with stream.lock:
+            if stream.failures.is_set:
+                stream.raise_failure()
             if not kwargs and not self._is_special:
                 # Nine of ten calls: tensors and numbers by position, seen before. Every attribute
                 # that is asked for here costs a program of small operations a percent.

@@ -41,6 +41,7 @@ class Slots:
         operand, use, layout = next(self._operands)
         size, stride, offset = local_view(operand, use, layout, self.card)
         _fill(view, operand.dtype, size, stride, offset)
+        view.is_changed = operand.is_changed
         view.is_conjugate, view.is_negative = operand.is_conj, operand.is_neg
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from penstock.card.device import random
+from penstock.card.device import memory, random
 
 # Nothing else of Penstock is imported before the device is used: programs that never use it load
 # this module, too.
@@ -134,10 +134,10 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     return True
 
 
-def memory_allocated(device: Any = None) -> int:
-    """Bytes of all tensors of the program, on the card that has most of them. Raises `CardError`."""
-    del device
-    return max(_session().used_bytes()) if is_initialized() else 0
+memory_allocated = memory.memory_allocated
+max_memory_allocated = memory.max_memory_allocated
+mem_get_info = memory.mem_get_info
+memory_by_card = memory.memory_by_card
 
 
 def empty_cache() -> None:

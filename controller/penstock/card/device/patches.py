@@ -28,10 +28,12 @@ def patch() -> None:
     _patch_sharing()
     _patch_accelerator()
     _patch_backward()
+    _patch_compiler()
+    _refuse_sparse()
 
 
 def _is_own(device: object) -> bool:
-    return device is not None and torch.device(device).type == _NAME  # type: ignore[call-overload,no-any-return]
+    return device is not None and torch.device(device).type == _NAME
 
 
 def _patch_storage() -> None:
@@ -49,13 +51,30 @@ def _patch_storage() -> None:
             raise TypeError("a storage of device penstock is made of a size, then filled by copy_")
         return new_storage(Buffer(size_bytes, None, size_bytes))
 
-    torch.UntypedStorage.__new__ = new  # type: ignore[assignment,method-assign]
+    torch.UntypedStorage.__new__ = new
+    write_file = torch.UntypedStorage._write_file
+
+    def write(self: torch.UntypedStorage, *args: Any) -> Any:
+        # Pickling writes a storage by its address, which is none here.
+        return write_file(self.cpu() if self.device.type == _NAME else self, *args)
+
+    torch.UntypedStorage._write_file = write
 
 
-class Generator(torch.Generator):  # type: ignore[misc]
+_former_generator = torch.Generator
+
+
+class _AnyGenerator(type(_former_generator)):  # type: ignore[misc]
+    """isinstance(g, torch.Generator) holds for generators of all devices."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _former_generator)
+
+
+class Generator(_former_generator, metaclass=_AnyGenerator):  # type: ignore[valid-type,misc]
     """torch.Generator, also for device penstock: a generator of seeds, one for each operation."""
 
-    def __new__(cls, device: Any = "cpu") -> Any:
+    def __new__(cls, device: Any = "cpu") -> Any:  # noqa: D102 - as torch.Generator
         if not _is_own(device):
             return _former_generator(device)
         return super().__new__(cls, "cpu")
@@ -66,11 +85,8 @@ class Generator(torch.Generator):  # type: ignore[misc]
         return DEVICE
 
 
-_former_generator = torch.Generator
-
-
 def _patch_generator() -> None:
-    torch.Generator = Generator  # type: ignore[misc]
+    torch.Generator = Generator
 
 
 def _patch_pinning() -> None:
@@ -82,7 +98,7 @@ def _patch_pinning() -> None:
             raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
         return self
 
-    torch.Tensor.pin_memory = pin_memory  # type: ignore[assignment,method-assign]
+    torch.Tensor.pin_memory = pin_memory
 
 
 def _patch_sharing() -> None:
@@ -97,7 +113,19 @@ def _patch_sharing() -> None:
             )
         return former(self)
 
-    torch.Tensor.share_memory_ = share_memory_  # type: ignore[method-assign]
+    torch.Tensor.share_memory_ = share_memory_
+    former_dlpack = torch.Tensor.__dlpack__
+
+    def dlpack(self: torch.Tensor, **options: Any) -> Any:
+        if self.device.type == _NAME:
+            raise BufferError(
+                "a tensor of device penstock lies on several cards, which DLPack cannot say: pass "
+                "tensor.cpu() on instead"
+            )
+        return former_dlpack(self, **options)
+
+    torch.Tensor.__dlpack__ = dlpack
+    torch.utils.dlpack.to_dlpack = lambda tensor: tensor.__dlpack__()
 
 
 def _patch_accelerator() -> None:
@@ -129,3 +157,38 @@ def _patch_backward() -> None:
 
     torch.autograd.graph._engine_run_backward = run_backward
     torch.autograd._engine_run_backward = run_backward
+
+
+def _patch_compiler() -> None:
+    """`torch.compile` with its default backend, which has no code generator for the device.
+
+    The graphs that it captures run on the device operation by operation.
+    """
+    wrapper = torch._TorchCompileInductorWrapper
+    former = wrapper.__call__
+
+    def call(self: Any, model_: Any, inputs_: Any) -> Any:
+        if any(isinstance(one, torch.Tensor) and one.device.type == _NAME for one in inputs_):
+            from torch._dynamo.backends.debugging import aot_eager
+
+            return aot_eager(model_, inputs_)
+        return former(self, model_, inputs_)
+
+    wrapper.__call__ = call
+
+
+_sparse = [torch.library.Library("_", "IMPL", key)
+           for key in ("SparsePrivateUse1", "SparseCsrPrivateUse1")]  # fmt: skip
+
+
+def _refuse_sparse() -> None:
+    """Sparse tensors, which no card has."""
+
+    def refuse(operation: Any, *_: Any, **__: Any) -> None:
+        raise NotImplementedError(
+            f"device penstock has no sparse tensors (in {operation.name()}): keep them on the CPU, "
+            "or use tensor.to_dense()"
+        )
+
+    for library in _sparse:
+        library.fallback(refuse)

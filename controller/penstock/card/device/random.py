@@ -19,7 +19,7 @@ default_generator = torch.Generator()
 
 def draw_seed(generator: torch.Generator | None) -> int:
     """A seed for one operation."""
-    return _seeds.random_(generator=generator or default_generator).item()  # type: ignore[return-value]
+    return _seeds.random_(generator=generator or default_generator).item()
 
 
 def random_kernels() -> dict[str, Callable[..., Any]]:

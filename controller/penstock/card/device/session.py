@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from penstock.card.device.planner import Planner
 from penstock.card.device.reductions import Reductions
 from penstock.card.device.stream import Stream
 from penstock.card.device.tensors import buffer_of
-from penstock.card.frames import STATISTICS, Kind
+from penstock.card.frames import Kind, Statistics, unpack_statistics
 from penstock.card.layout import PARTIAL, REDUCING, WHOLE, Layout, Split
 from penstock_api.v1 import card_ops_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import torch
+
     from penstock.card.cards import Cards
     from penstock.card.device.buffer import Buffer
     from penstock.card.device.plan import Plan
-    from penstock.card.device.stream import Link
+    from penstock.card.link import CardLink
 
 
 class Session:
@@ -33,10 +34,10 @@ class Session:
     """
 
     def __init__(
-        self, links: Sequence[Link], speeds: tuple[float, ...], cards: Cards | None = None
+        self, links: Sequence[CardLink], speeds: tuple[float, ...], cards: Cards | None = None
     ) -> None:
         self.cards = cards
-        self.stream = Stream(links)
+        self.stream = Stream(links, None if cards is None else cards.failures)
         self.speeds = speeds
         self.planner = Planner(self.stream, speeds)
         self.plans: dict[tuple[Any, ...], Plan] = {}
@@ -88,7 +89,7 @@ class Session:
         sizes = [buffer.size_bytes] * len(self.speeds)
         if isinstance(layout, Split):
             bounds = layout.bounds
-            sizes = [high - low for low, high in zip(bounds, bounds[1:], strict=False)]
+            sizes = [high - low for low, high in itertools.pairwise(bounds)]
         self.stream.allocate(buffer.number, sizes)
 
     def _convert(self, name: str, buffer: Buffer, bounds: Sequence[int] = ()) -> None:
@@ -110,13 +111,13 @@ class Session:
         """Waits until all cards have done all work. Raises `CardError`."""
         self.stream.ask(Kind.SYNCHRONIZE)
 
-    def used_bytes(self) -> list[int]:
-        """Bytes of all buffers, for each card. Raises `CardError`."""
-        return [STATISTICS.unpack(one)[1] for one in self.stream.ask(Kind.STATISTICS)]
+    def statistics(self) -> list[Statistics]:
+        """The memory in use of each card. Raises `CardError`."""
+        return [unpack_statistics(one) for one in self.stream.ask(Kind.STATISTICS)]
 
     def description(self) -> str:
         """What the device is made of."""
-        names = [str(getattr(link, "worker", link.name)) for link in self.stream.links]
+        names = [str(link.worker) for link in self.stream.links]
         return f"{len(names)} {'card' if len(names) == 1 else 'cards'}: {'; '.join(names)}"
 
     def upload(self, source: torch.Tensor, to: torch.Tensor) -> None:
@@ -126,7 +127,7 @@ class Session:
         parts = [content] * len(self.speeds)
         if isinstance(buffer.layout, Split):
             bounds = buffer.layout.bounds
-            parts = [content[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]
+            parts = [content[low:high] for low, high in itertools.pairwise(bounds)]
         else:
             buffer.layout = WHOLE
         self.stream.upload(buffer.number, parts)

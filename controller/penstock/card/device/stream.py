@@ -6,16 +6,28 @@ import atexit
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from penstock.card.device.buffer import dead
-from penstock.card.frames import FREE, Kind, pack_calls, pack_range, pack_upload
+from penstock.card.device.errors import failure_error, request_error
+from penstock.card.failures import Failures
+from penstock.card.frames import (
+    FREE,
+    Kind,
+    pack_calls,
+    pack_poison,
+    pack_range,
+    pack_upload,
+    unpack_numbers,
+)
+from penstock.card.link import CardError, OperationError
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.card.layout import Split
+    from penstock.card.link import CardLink, Reply
     from penstock_api.v1.card_ops_pb2 import Operation
 
 # A frame to each card costs as much as some calls, and cards that wait for one are idle.
@@ -25,25 +37,6 @@ MOST_CALLS = 512
 TAIL_S = 0.001  # after this time without a new call, those that wait are sent
 
 
-class Reply(Protocol):
-    """The answer to a request, which may not be there yet."""
-
-    def result(self) -> memoryview:
-        """Waits for it. Raises `CardError`."""
-
-
-class Link(Protocol):
-    """The connection to one card (`penstock.card.link.CardLink`)."""
-
-    name: str
-
-    def post(self, kind: int, *parts: bytes | memoryview) -> None:
-        """Sends a frame some time. Raises `CardError` if the card is gone."""
-
-    def request(self, kind: int, *parts: bytes | memoryview) -> Reply:
-        """Sends a frame that has an answer. Raises `CardError`."""
-
-
 class Stream:
     """The calls on their way to all cards.
 
@@ -51,9 +44,10 @@ class Stream:
     to `numbers` and `reals` holds it.
     """
 
-    def __init__(self, links: Sequence[Link]) -> None:
+    def __init__(self, links: Sequence[CardLink], failures: Failures | None = None) -> None:
         self.lock = threading.RLock()
         self.links = links
+        self.failures = failures or Failures()
         self.numbers: list[int] = []
         self.reals: list[float] = []
         self.calls = 0  # in `numbers`
@@ -85,7 +79,7 @@ class Stream:
             self.numbers, self.reals, self.calls = [], [], 0
             self._flushed_s = time.monotonic()
             for link in self.links:
-                link.post(Kind.RUN, body)
+                self._post(link, Kind.RUN, body)
 
     def _send_tails(self) -> None:
         """Sends calls after which the program does something else than calling."""
@@ -109,42 +103,109 @@ class Stream:
             self._operations += 1
             for link, message in zip(self.links, messages, strict=True):
                 message.number = self._operations
-                link.post(Kind.DEFINE, message.SerializeToString())
+                self._post(link, Kind.DEFINE, message.SerializeToString())
             return self._operations
 
     def upload(self, number: int, parts: Sequence[memoryview]) -> None:
         """Makes a buffer of these bytes; each card has a part of its own."""
         with self.lock:
+            self.check()
             self.flush()
             for link, part in zip(self.links, parts, strict=True):
-                link.post(Kind.UPLOAD, pack_upload(number, len(part)), part)
+                self._post(link, Kind.UPLOAD, pack_upload(number, len(part)), part)
 
     def allocate(self, number: int, sizes_bytes: Sequence[int]) -> None:
         """Makes a buffer with undefined content, of a size for each card."""
         with self.lock:
             self.flush()
             for link, size_bytes in zip(self.links, sizes_bytes, strict=True):
-                link.post(Kind.ALLOCATE, pack_upload(number, size_bytes))
+                self._post(link, Kind.ALLOCATE, pack_upload(number, size_bytes))
 
     def download(self, number: int, split: Split | None, first: int, end: int) -> bytearray:
-        """Bytes `first` to `end` of a buffer, from the cards that have them. Raises `CardError`."""
+        """Bytes `first` to `end` of a buffer, from the cards that have them.
+
+        Raises:
+            CardError: a card is lost.
+            RuntimeError: the content is missing, as an operation has failed.
+        """
         bounds = split.bounds if split is not None else (0, end)
         with self.lock:
+            self.check()
             self.flush()
-            replies = []
+            ranges, replies = [], []
             for link, low, high in zip(self.links, bounds, bounds[1:], strict=False):
                 start, stop = max(first, low), min(end, high)
                 if start < stop:
                     body = pack_range(number, start - low, stop - low)
-                    replies.append((start, stop, link.request(Kind.DOWNLOAD, body)))
+                    replies.append(self._request(link, Kind.DOWNLOAD, body))
+                    ranges.append((start, stop))
         content = bytearray(end - first)
-        for start, stop, reply in replies:
-            content[start - first : stop - first] = reply.result()
+        for (start, stop), part in zip(ranges, self._results(replies), strict=True):
+            content[start - first : stop - first] = part
         return content
 
     def ask(self, kind: Kind, body: bytes = b"") -> list[memoryview]:
-        """The answers of all cards to one request. Raises `CardError`."""
+        """The answers of all cards to one request. Raises as `download`."""
+        with self.lock:
+            self.check()
+            self.flush()
+            replies = [self._request(link, kind, body) for link in self.links]
+        return self._results(replies)
+
+    def check(self) -> None:
+        """Raises what has failed on a card and was not raised yet.
+
+        Raises:
+            CardError: a card is lost.
+            torch.OutOfMemoryError: an operation needed more memory than a card has.
+            RuntimeError: an operation has failed on a card.
+        """
+        if self.failures.is_set:
+            self.raise_failure()
+
+    def raise_failure(self) -> None:
+        """Sees that what is missing on one card is missing on all, and raises why (`check`)."""
         with self.lock:
             self.flush()
-            replies = [link.request(kind, body) for link in self.links]
-        return [reply.result() for reply in replies]
+            replies = [self._request(link, Kind.POISONED, b"") for link in self.links]
+            poisoned = {one for body in self._answers(replies) for one in unpack_numbers(body)}
+            if poisoned:
+                body = pack_poison(dict.fromkeys(sorted(poisoned), -1))
+                for link in self.links:
+                    self._post(link, Kind.POISON, body)
+            # Each card has reported what failed before it answered.
+            cause = self.failures.take()
+        if cause is not None:
+            raise failure_error(*cause)
+
+    def _post(self, link: CardLink, kind: Kind, *parts: bytes | memoryview) -> None:
+        try:
+            link.post(kind, *parts)
+        except CardError as error:
+            raise self._lost(error) from None
+
+    def _request(self, link: CardLink, kind: Kind, body: bytes) -> Reply:
+        try:
+            return link.request(kind, body)
+        except CardError as error:
+            raise self._lost(error) from None
+
+    def _lost(self, error: CardError) -> CardError:
+        """The error of the card that was lost first: the others were ended because of it."""
+        return error if self.failures.lost is None else self.failures.lost.again()
+
+    def _answers(self, replies: Sequence[Reply]) -> list[memoryview]:
+        try:
+            return [reply.result() for reply in replies]
+        except CardError as error:
+            raise self._lost(error) from None
+
+    def _results(self, replies: Sequence[Reply]) -> list[memoryview]:
+        """The answers, if nothing has failed on the way to them."""
+        try:
+            answers = self._answers(replies)
+        except OperationError as error:
+            self.check()
+            raise request_error(error) from None
+        self.check()
+        return answers

@@ -17,103 +17,117 @@ if TYPE_CHECKING:
     from penstock.card.device.session import Session
 
 aten = torch.ops.aten
+_set = aten.set_.source_Storage_storage_offset
 
 
 def transfer_kernels(session: Callable[[], Session]) -> dict[str, Callable[..., Any]]:
-    """The kernels that move content, by the operations' names."""
-    on_cards = Kernel(Signature(aten.copy_.default), session)
-    set_storage = {1: aten.set_.source_Storage, 4: aten.set_.source_Storage_storage_offset}
+    """The kernels that make tensors and move content, by name without "aten::"."""
+    copies = Copies(session)
+    return {
+        "copy_": copies.copy_,
+        "_local_scalar_dense": lambda tensor: to_cpu(session(), tensor).item(),
+        "empty.memory_format": _empty,
+        "empty_strided": _empty_strided,
+        "resize_": _resize,
+        "_efficientzerotensor": _zeros,
+    }
 
-    def copy_(to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-        """`to.copy_(source)`, at least one of which is on the device."""
-        del non_blocking  # a copy to the cards takes the content before it returns
+
+class Copies:
+    """`to.copy_(source)`, at least one of which is on the device."""
+
+    def __init__(self, session: Callable[[], Session]) -> None:
+        self._session = session
+        self._on_cards = Kernel(Signature(aten.copy_.default), session)
+
+    def copy_(
+        self, to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
+    ) -> torch.Tensor:
+        """Copies; takes the content of a source on the CPU before it returns."""
+        del non_blocking
         if to.numel() == 0 and source.numel() == 0:
             return to
         if to.device.type != "penstock":
-            return to.copy_(to_cpu(session(), source))
+            return to.copy_(to_cpu(self._session(), source))
         if source.device.type == "penstock":
-            return on_cards(to, source)  # type: ignore[return-value]
-        if source.device.type != "cpu":
-            source = source.cpu()
-        upload(session(), source, to)
+            return self._on_cards(to, source)
+        self._upload(source.cpu(), to)
         return to
 
-    def upload(own: Session, source: torch.Tensor, to: torch.Tensor) -> None:
+    def _upload(self, source: torch.Tensor, to: torch.Tensor) -> None:
         source = source.to(to.dtype).expand(to.shape).resolve_conj().resolve_neg()
-        buffer = buffer_of(to)
-        is_all = not to.is_conj() and not to.is_neg() and to.storage_offset() == 0 and (
-            extent(tuple(to.shape), to.stride()) * to.element_size() == buffer.size_bytes
-        ) and is_dense(to)  # fmt: skip
-        if is_all:
+        if _is_all(to):
             staged = torch.empty_strided(to.shape, to.stride(), dtype=to.dtype)
-            own.upload(staged.copy_(source), to)
+            self._session().upload(staged.copy_(source), to)
             return
-        staged_to = new_tensor(tuple(to.shape), contiguous_stride(tuple(to.shape)), to.dtype, None)
-        own.upload(source.contiguous(), staged_to)
-        on_cards(to, staged_to)
+        size = tuple(to.shape)
+        beside = new_tensor(size, contiguous_stride(size), to.dtype, None)
+        self._session().upload(source.contiguous(), beside)
+        self._on_cards(to, beside)
 
-    def local_scalar_dense(tensor: torch.Tensor) -> Any:
-        return to_cpu(session(), tensor).item()
 
-    def empty_strided(
-        size: list[int], stride: list[int], dtype: torch.dtype | None = None, **_: Any
-    ) -> torch.Tensor:
-        dtype = dtype or torch.get_default_dtype()
-        return new_tensor(tuple(size), tuple(stride), dtype, None)
+def _is_all(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is all of its buffer, element by element."""
+    if tensor.is_conj() or tensor.is_neg() or tensor.storage_offset() or not is_dense(tensor):
+        return False
+    return tensor.numel() * tensor.element_size() == buffer_of(tensor).size_bytes
 
-    def empty(
-        size: list[int],
-        dtype: torch.dtype | None = None,
-        layout: torch.layout | None = None,
-        device: torch.device | None = None,
-        pin_memory: bool | None = None,
-        memory_format: torch.memory_format | None = None,
-    ) -> torch.Tensor:
-        del device
-        if layout not in {None, torch.strided}:
-            raise NotImplementedError(
-                f"device penstock has no tensors of layout {layout}: keep them on the CPU, or use "
-                "dense ones"
-            )
-        if pin_memory:
-            raise RuntimeError("only tensors on the CPU can be pinned")
-        stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
-        return new_tensor(tuple(size), stride, dtype or torch.get_default_dtype(), None)
 
-    def efficientzerotensor(size: list[int], **options: Any) -> torch.Tensor:
-        options.pop("device", None)
-        return torch.zeros(size, device="penstock", **options)
+def _empty_strided(
+    size: list[int], stride: list[int], dtype: torch.dtype | None = None, **options: Any
+) -> torch.Tensor:
+    _check_index(options.get("device"))
+    dtype = dtype or torch.get_default_dtype()
+    return new_tensor(tuple(size), tuple(stride), dtype, None)
 
-    def resize_(
-        tensor: torch.Tensor, size: list[int], memory_format: torch.memory_format | None = None
-    ) -> torch.Tensor:
-        wanted = torch.empty(size, device="meta", memory_format=memory_format)
-        needed = extent(tuple(size), wanted.stride()) * tensor.element_size()
-        buffer = buffer_of(tensor)
-        if needed <= buffer.size_bytes:
-            set_storage[4](tensor, tensor.untyped_storage(), 0, tuple(size), wanted.stride())
-            return tensor
-        former = tensor.detach().reshape(-1) if tensor.numel() else None
-        resize(tensor, tuple(size), wanted.stride())
-        if former is not None:
-            tensor.view(-1)[: former.numel()].copy_(former)
+
+def _empty(size: list[int], dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
+    """A tensor without content. Raises `RuntimeError` for what no card has."""
+    _check_index(options.get("device"))
+    layout = options.get("layout")
+    if layout not in {None, torch.strided}:
+        raise NotImplementedError(
+            f"device penstock has no tensors of layout {layout}: keep them on the CPU, or use "
+            "dense ones"
+        )
+    if options.get("pin_memory"):
+        raise RuntimeError("only tensors on the CPU can be pinned")
+    wanted = torch.empty(size, device="meta", memory_format=options.get("memory_format"))
+    return new_tensor(tuple(size), wanted.stride(), dtype or torch.get_default_dtype(), None)
+
+
+def _zeros(size: list[int], **options: Any) -> torch.Tensor:
+    options.pop("device", None)
+    return torch.zeros(size, device="penstock", **options)
+
+
+def _resize(
+    tensor: torch.Tensor, size: list[int], memory_format: torch.memory_format | None = None
+) -> torch.Tensor:
+    wanted = torch.empty(size, device="meta", memory_format=memory_format)
+    needed_bytes = extent(tuple(size), wanted.stride()) * tensor.element_size()
+    if needed_bytes <= buffer_of(tensor).size_bytes:
+        storage = tensor.untyped_storage()
+        _set(tensor, storage, 0, tuple(size), wanted.stride())
         return tensor
+    former = tensor.detach().reshape(-1) if tensor.numel() else None
+    resize(tensor, tuple(size), wanted.stride())
+    if former is not None:
+        tensor.view(-1)[: former.numel()].copy_(former)
+    return tensor
 
-    return {
-        "copy_": copy_,
-        "_local_scalar_dense": local_scalar_dense,
-        "empty.memory_format": empty,
-        "empty_strided": empty_strided,
-        "resize_": resize_,
-        "_efficientzerotensor": efficientzerotensor,
-    }
+
+def _check_index(device: torch.device | None) -> None:
+    if device is not None and device.index:
+        raise RuntimeError(
+            f"there is no device {device}: all cards of this program together are penstock:0"
+        )
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements of a tensor lie without gaps, in whatever order of its dimensions."""
-    return tensor.numel() == extent(tuple(tensor.shape), tensor.stride()) and not (
-        torch._debug_has_internal_overlap(tensor) == 1
-    )
+    has_overlap = torch._debug_has_internal_overlap(tensor) == 1
+    return tensor.numel() == extent(tuple(tensor.shape), tensor.stride()) and not has_overlap
 
 
 def to_cpu(session: Session, tensor: torch.Tensor) -> torch.Tensor:

@@ -106,6 +106,7 @@ class CardLink:
         on_event: Callable[[int, memoryview], None] | None = None,
         on_fault: Callable[[OperationError], None] | None = None,
         how_ended: Callable[[float], str | None] | None = None,
+        on_end: Callable[[CardError], None] | None = None,
     ) -> None:
         """Connects, and waits until both sides have proved that they belong together.
 
@@ -113,6 +114,8 @@ class CardLink:
         `on_event`: called with the kind and body of each event of the worker.
         `on_fault`: called when a frame without a reply failed on the card.
         Both are called by the reader thread: they must return soon and not wait for this card.
+        `on_end`: called once when the card has failed or was closed, by any thread; it must not
+        wait.
         `how_ended`: how the worker's process ended, waiting so many seconds for its end at most;
         `spawned` knows it.
 
@@ -124,6 +127,7 @@ class CardLink:
         self._on_event = on_event
         self._on_fault = on_fault
         self._how_ended = how_ended
+        self._on_end = on_end
         self._label = name
         self._slots: SlotWriter | None = None
         self._stream, self._agreed = self._connect(endpoint, agreement)
@@ -418,6 +422,8 @@ class CardLink:
         self._queue.fail()
         if self._slots is not None:
             self._slots.end()
+        if self._on_end is not None:  # first, so that whoever waits for a reply finds it done
+            self._on_end(failure)
         for reply in replies.values():
             reply.fail(failure)
 

@@ -62,6 +62,11 @@ class SpawnedCard:
         self.link.close(timeout_s)
         return self._process.end(_ENDS_WITHIN_S)
 
+    def kill(self) -> None:
+        """Ends the link and the process at once."""
+        self.link.abort()
+        self._process.end(0.0)
+
 
 def spawn(
     name: str,
@@ -73,6 +78,7 @@ def spawn(
     settings: LinkSettings | None = None,
     on_event: Callable[[int, memoryview], None] | None = None,
     on_fault: Callable[[OperationError], None] | None = None,
+    on_end: Callable[[CardError], None] | None = None,
 ) -> SpawnedCard:
     """Starts `python -m MODULE --link-fd N ARGUMENTS` and connects to it.
 
@@ -98,6 +104,7 @@ def spawn(
         link = CardLink(
             name, InheritedEndpoint(ours), _APPLICATION, kinds=kinds, settings=settings,
             on_event=on_event, on_fault=on_fault, how_ended=process.how_ended,
+            on_end=on_end,
         )  # fmt: skip
     except BaseException:
         process.end(0)

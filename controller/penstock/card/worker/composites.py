@@ -22,12 +22,28 @@ def composites(group: Group, store: Store, adapter: Adapter) -> dict[str, Callab
 
     def gather(number: int, bounds: list[int]) -> None:
         """A split buffer becomes whole."""
-        store.replace(number, group.gather(store.content(number), bounds))
+        cause = None
+        try:
+            own = store.content(number)
+            store.check_room(bounds[-1] - len(own))
+        except Exception as error:  # noqa: BLE001 - the others wait for this card all the same
+            own, cause = None, error
+        try:
+            store.replace(number, group.gather(own, bounds, store.device))
+        except Exception as error:
+            error = cause or error
+            store.poison([number], str(error), is_common=True, size_bytes=bounds[-1])
+            raise error from None
 
     def scatter(number: int, bounds: list[int]) -> None:
         """A whole buffer becomes split."""
-        content = store.content(number)
-        store.replace(number, content[bounds[group.card] : bounds[group.card + 1]].clone())
+        first, end = bounds[group.card], bounds[group.card + 1]
+        try:
+            store.replace(number, store.content(number)[first:end].clone())
+        except Exception as error:
+            is_common = store.is_common([number])
+            store.poison([number], str(error), is_common=is_common, size_bytes=end - first)
+            raise
 
     def partial(number: int, _: list[int]) -> None:
         """A whole buffer becomes partial sums: all but the first card's are zero."""

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-import struct
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from penstock.card.frames import FREE, STATISTICS, Kind, unpack_calls, unpack_range, unpack_upload
+from penstock.card.frames import (
+    FREE,
+    Kind,
+    Statistics,
+    pack_numbers,
+    pack_statistics,
+    unpack_calls,
+    unpack_poison,
+    unpack_range,
+    unpack_upload,
+)
+from penstock.card.worker.collectives import AbsentError
 from penstock.card.worker.composites import composites
-from penstock.card.worker.operation import Call, Operation, function_of
+from penstock.card.worker.operation import Call, Operation, function_of, size_bytes_of
 from penstock.card.worker.store import PoisonedError, Shape, Store
 from penstock_api.v1 import card_ops_pb2 as pb
 
@@ -25,13 +36,22 @@ if TYPE_CHECKING:
 class Executor:
     """One card's buffers and operations. Not for several threads."""
 
-    def __init__(self, adapter: Adapter, group: Group, report: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        group: Group,
+        report: Callable[[str, Exception], None],
+        most_bytes: int | None = None,
+    ) -> None:
         """Takes the card's adapter, the group of all cards, and what is told of failures.
 
-        `report` gets the name of the operation and what has happened.
+        `report` gets the name of the operation and the exception. `most_bytes`: a simulated limit
+        of the card's memory.
         """
         self._adapter = adapter
-        self._store = Store(adapter.device)
+        self._group = group
+        self._most_bytes = most_bytes
+        self._store = Store(adapter.device, most_bytes)
         self._own = composites(group, self._store, adapter)
         self._operations: dict[int, Operation] = {}
         self._report = report
@@ -88,18 +108,54 @@ class Executor:
 
     def _call(self, operation: Operation, call: Call, new: Sequence[int]) -> None:
         """One call. If it fails, its results are poisoned and the failure is reported."""
+        first, exchanges = call.next_buffer, self._group.exchanges
         try:
+            if new:
+                self._store.check_room(sum(operation.new_bytes))
             positional, named = operation.arguments(call)
             result = self._adapter.run(operation.function, positional, named)
             if new:
                 self._keep(operation, result, new, positional)
-        except PoisonedError as error:
-            self._store.poison(new, str(error))
+            if operation.changed and self._store.unwritten:
+                written = (call.buffers[first + i] for i in operation.changed)
+                self._store.unwritten.difference_update(written)
         except Exception as error:  # noqa: BLE001 - whatever the device says
-            # torch lists all of its devices after the first line
-            why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            self._store.poison(new, f"{operation.name}: {why}")
-            self._report(operation.name, why)
+            buffers = call.buffers[first : first + operation.buffer_count]
+            may_exchange = self._group.exchanges == exchanges
+            self._failed(operation, buffers, new, error, may_exchange=may_exchange)
+
+    def _failed(
+        self,
+        operation: Operation,
+        buffers: Sequence[int],
+        new: Sequence[int],
+        error: Exception,
+        *,
+        may_exchange: bool,
+    ) -> None:
+        """Poisons what a call was to make or change.
+
+        If all cards know that the call has failed, all of them leave what it was to change as it
+        was, unless nothing was in it. Otherwise the others have changed it, and this card's is
+        poisoned.
+        """
+        store = self._store
+        is_common = self._group.cards == 1 or store.is_common(buffers)
+        if operation.exchange is not None:
+            is_common = may_exchange or isinstance(error, AbsentError)
+            if may_exchange:
+                count, dtype = operation.exchange(operation.shapes(), self._group.cards)
+                with contextlib.suppress(type(error)):
+                    self._group.start_without(count, dtype, error).result()
+        why = str(error) if isinstance(error, PoisonedError) else _reason(operation.name, error)
+        for number, size_bytes in zip(new, operation.new_bytes, strict=True):
+            store.poison([number], why, is_common=is_common, size_bytes=size_bytes)
+        changed = [buffers[i] for i in operation.changed]
+        if is_common:
+            changed = [one for one in changed if one in store.unwritten]
+        store.poison(changed, why, is_common=is_common)
+        if not isinstance(error, PoisonedError):
+            self._report(operation.name, error)
 
     def _keep(
         self, operation: Operation, result: object, new: Sequence[int], arguments: list[Any]
@@ -118,17 +174,23 @@ class Executor:
 
     def _upload(self, body: memoryview) -> None:
         number, _, content = unpack_upload(body)
-        target = self._store.allocate(number, len(content))
-        if len(content):
+        target = self._new_buffer(number, len(content))
+        if target is not None and len(content):
             target.copy_(torch.frombuffer(content, dtype=torch.uint8))
 
     def _allocate(self, body: memoryview) -> None:
         number, size_bytes, _ = unpack_upload(body)
+        self._new_buffer(number, size_bytes)
+        self._store.unwritten.add(number)
+
+    def _new_buffer(self, number: int, size_bytes: int) -> torch.Tensor | None:
         try:
-            self._store.allocate(number, size_bytes)
+            return self._store.allocate(number, size_bytes)
         except RuntimeError as error:
-            self._store.poison([number], f"aten::empty: {error}")
-            self._report("aten::empty", f"{type(error).__name__}: {error}")
+            why = _reason("aten::empty", error)
+            self._store.poison([number], why, is_common=False, size_bytes=size_bytes)
+            self._report("aten::empty", error)
+            return None
 
     def _download(self, body: memoryview) -> Reply:
         number, first, end = unpack_range(body)
@@ -159,6 +221,7 @@ class Executor:
 
     def _answer(self, item: pb.Result, one: object, new: Any) -> None:
         if isinstance(one, torch.Tensor):
+            self._store.check_room(one.numel() * one.element_size())
             tensor = one.clone(memory_format=torch.contiguous_format)  # it may be a view
             shape = Shape(tensor.dtype, tuple(tensor.shape), tensor.stride(), 0)
             self._store.put(next(new), tensor, shape)
@@ -176,24 +239,36 @@ class Executor:
             raise TypeError(f"a result of type {type(one).__name__}")
 
     def _poisoned(self, _: memoryview) -> Reply:
-        numbers = self._store.poisoned
-        return [struct.pack(f"<{len(numbers)}Q", *numbers)]
+        self._adapter.synchronize()  # what fails on the device may show only now
+        return [pack_numbers(self._store.poisoned)]
 
     def _poison(self, body: memoryview) -> None:
-        self._store.poison(struct.unpack(f"<{len(body) // 8}Q", body), "it is missing on a card")
+        for number, size_bytes in unpack_poison(body).items():
+            self._store.poison([number], "it is missing on another card", is_common=True,
+                               size_bytes=None if size_bytes < 0 else size_bytes)  # fmt: skip
 
     def _statistics(self, _: memoryview) -> Reply:
-        store = self._store
-        return [STATISTICS.pack(len(store), store.used_bytes(), len(self._operations))]
+        store, total_bytes = self._store, self._most_bytes
+        if total_bytes is None:
+            free_bytes, total_bytes = self._adapter.memory_bytes()
+        else:
+            free_bytes = max(total_bytes - store.used_bytes, 0)
+        return [pack_statistics(Statistics(
+            len(store), store.used_bytes, store.peak_bytes, free_bytes, total_bytes,
+            len(self._operations),
+        ))]  # fmt: skip
+
+
+def _reason(operation: str, error: Exception) -> str:
+    # torch lists all of its devices after the first line
+    return f"{operation}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def laid_out(tensor: torch.Tensor, shape: Shape, *, copy: bool) -> torch.Tensor:
     """`tensor` as the front-end was promised it: it may have other strides on this device."""
-    if not copy and tensor.stride() == shape.stride and tensor.dtype == shape.dtype:
-        size_bytes = tensor.untyped_storage().nbytes()
-        if tensor.storage_offset() == 0 and tuple(tensor.shape) == shape.size:
-            if size_bytes == _extent(shape) * tensor.element_size():
-                return tensor
+    has = Shape(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    if not copy and has == shape and tensor.untyped_storage().nbytes() == size_bytes_of(shape):
+        return tensor
     out = torch.empty_strided(shape.size, shape.stride, dtype=shape.dtype, device=tensor.device)
     if tuple(tensor.shape) == shape.size:
         out.copy_(tensor)  # otherwise it is a result that nobody uses, and empty on this device
@@ -202,15 +277,8 @@ def laid_out(tensor: torch.Tensor, shape: Shape, *, copy: bool) -> torch.Tensor:
     return out
 
 
-def _extent(shape: Shape) -> int:
-    """How many elements a storage for this shape has."""
-    if 0 in shape.size:
-        return 0
-    return 1 + sum((n - 1) * step for n, step in zip(shape.size, shape.stride, strict=True))
-
-
 def _shares_storage(results: list[Any], arguments: list[Any]) -> bool:
-    """Whether a result is a view of an argument, although the operation is none that makes views."""
+    """Whether a result is a view of an argument although the operation makes no views."""
     own = {one.untyped_storage().data_ptr() for one in _tensors(arguments)}
     return any(one.untyped_storage().data_ptr() in own for one in _tensors(results))
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.card.worker.absence import statistics_dtype
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -37,10 +39,12 @@ def normalizations(group: Group) -> dict[str, Callable[..., Any]]:
         del training
         dims = [k for k in range(own.dim()) if k != 1]
         count = own.numel() // own.shape[1]
-        kind = torch.float32 if own.dtype in {torch.float16, torch.bfloat16} else own.dtype
+        kind = statistics_dtype(own.dtype)
         var, mean = torch.var_mean(own.to(kind), dims, correction=0)
-        merged = _merge(group, count, mean, var)
-        mean, var, whole = merged
+        # If the card has no memory for the result, the statistics must not have been changed yet.
+        room = torch.empty_like(own)
+        mean, var, whole = _merge(group, count, mean, var)
+        del room
         if running_mean is not None:
             running_mean.mul_(1 - momentum).add_(mean, alpha=momentum)
         if running_var is not None:
@@ -71,8 +75,7 @@ def normalizations(group: Group) -> dict[str, Callable[..., Any]]:
             gradient, own, weight, mean, var, mean, deviation, False, eps, [True, True, True]
         )
         parts = (sums.clone(), products.clone())
-        both = torch.stack((sums, products))
-        group.sum_in_place(both)
+        both = group.sum(torch.stack((sums, products)).to(statistics_dtype(own.dtype)))
         scale = deviation if weight is None else deviation * weight
         shape = [1, -1, *([1] * (own.dim() - 2))]
         slope = (both[1] * scale * deviation / count).view(shape)
@@ -97,7 +100,7 @@ def _merge(
     rows[group.card, 0] = count
     rows[group.card, 1 : 1 + mean.numel()] = mean
     rows[group.card, 1 + mean.numel() :] = var
-    group.sum_in_place(rows)
+    rows = group.sum(rows)
     counts, means = rows[:, :1], rows[:, 1 : 1 + mean.numel()]
     squares = rows[:, 1 + mean.numel() :]
     whole = counts.sum()

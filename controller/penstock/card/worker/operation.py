@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.card.worker.absence import EXCHANGES
 from penstock.card.worker.store import Shape
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ class Operation:
         integer_count: How many integers a call gives.
         real_count: How many floats a call gives.
         new_count: How many buffers a call makes.
+        new_bytes: The size of each of them.
+        changed: Which of the buffers of arguments a call writes into.
+        exchange: What a call exchanges with the other cards; None: nothing.
     """
 
     def __init__(self, message: pb.Operation, function: Callable[..., Any]) -> None:
@@ -67,7 +71,15 @@ class Operation:
         self.real_count = kinds.count("real")
         self.integer_count = kinds.count("integer")
         self.new_count = sum(shape is not None for shape in self.outputs)
+        self.new_bytes = [size_bytes_of(shape) for shape in self.outputs if shape is not None]
+        self._views = [view for one in arguments for view in _views(one)]
+        self.changed = [i for i, view in enumerate(self._views) if view.is_changed]
+        self.exchange = EXCHANGES.get(message.name)
         self.copies_results: bool | None = None  # known after the first call
+
+    def shapes(self) -> list[Shape]:
+        """The shapes of its tensor arguments."""
+        return [shape_of(view) for view in self._views]
 
     def arguments(self, call: Call) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a call. Raises `PoisonedError`."""
@@ -105,6 +117,22 @@ def function_of(name: str, own: dict[str, Callable[..., Any]]) -> Callable[..., 
 
 def _output(output: pb.Output) -> Shape | None:
     return shape_of(output.tensor) if output.WhichOneof("kind") == "tensor" else None
+
+
+def size_bytes_of(shape: Shape) -> int:
+    """The size of a storage for this shape."""
+    if 0 in shape.size:
+        return 0
+    last = sum((n - 1) * step for n, step in zip(shape.size, shape.stride, strict=True))
+    return (1 + last) * shape.dtype.itemsize
+
+
+def _views(argument: pb.Argument) -> Iterator[pb.View]:
+    if argument.WhichOneof("kind") == "list":
+        for one in argument.list.items:
+            yield from _views(one)
+    elif argument.WhichOneof("kind") == "view":
+        yield argument.view
 
 
 def _slots(argument: pb.Argument) -> Iterator[str]:

@@ -15,38 +15,44 @@ if TYPE_CHECKING:
 
 def reductions(group: Group, store: Store) -> dict[str, Callable[..., Any]]:
     """The operations by their names without "penstock::"."""
-    running: dict[int, tuple[Sum, list[torch.Tensor]]] = {}
+    running: dict[int, tuple[Sum, list[torch.Tensor], list[int]]] = {}
 
     def values(number: int, dtype: torch.dtype) -> torch.Tensor:
         content = store.content(number)
         storage = content.untyped_storage()
         count = storage.nbytes() // dtype.itemsize
         flat = torch.empty(0, dtype=dtype, device=content.device)
-        return flat.set_(storage, 0, (count,), (1,))  # type: ignore[call-overload,no-any-return]
+        return flat.set_(storage, 0, (count,), (1,))
+
+    def start(numbers: list[int], dtype: torch.dtype) -> tuple[Sum, list[torch.Tensor]]:
+        try:
+            parts = [values(one, dtype) for one in numbers]
+            both = torch.cat(parts)
+        except Exception as error:  # noqa: BLE001 - the others wait for this card all the same
+            count = sum(store.size_bytes(one) for one in numbers) // dtype.itemsize
+            return group.start_without(count, dtype, error), []
+        return group.start_sum(both), parts
+
+    def finish(total: Sum, parts: list[torch.Tensor], numbers: list[int]) -> None:
+        try:
+            both = total.result()
+        except Exception as error:
+            known = [one for one in numbers if one in store]  # the others were freed meanwhile
+            store.poison(known, str(error), is_common=True)
+            raise
+        for part, own in zip(parts, both.split([one.numel() for one in parts]), strict=True):
+            part.copy_(own)
 
     def reduce(numbers: list[int], dtype: torch.dtype) -> None:
         """Adds up buffers of partial sums."""
-        parts = [values(one, dtype) for one in numbers]
-        if len(parts) == 1:
-            group.sum_in_place(parts[0])
-            return
-        both = torch.cat(parts)
-        group.sum_in_place(both)
-        _give_back(both, parts)
+        finish(*start(numbers, dtype), numbers)
 
     def reduce_start(numbers: list[int], dtype: torch.dtype) -> None:
         """Begins to add up buffers; the first number is that of the sum."""
-        parts = [values(one, dtype) for one in numbers[1:]]
-        running[numbers[0]] = (group.start_sum(torch.cat(parts)), parts)
+        running[numbers[0]] = (*start(numbers[1:], dtype), numbers[1:])
 
     def reduce_finish(numbers: list[int]) -> None:
         """Waits for a sum that was begun."""
-        total, parts = running.pop(numbers[0])
-        _give_back(total.result(), parts)
+        finish(*running.pop(numbers[0]))
 
     return {"reduce": reduce, "reduce_start": reduce_start, "reduce_finish": reduce_finish}
-
-
-def _give_back(both: torch.Tensor, parts: list[torch.Tensor]) -> None:
-    for part, total in zip(parts, both.split([one.numel() for one in parts]), strict=True):
-        part.copy_(total)

@@ -34,8 +34,7 @@ def summations(group: Group) -> dict[str, Callable[..., Any]]:
 
     def nll_mean(*args: Any, operation: str, **named: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """The mean of a loss over all cards' samples, and their weights' sum."""
-        both = torch.stack(function_of(operation, {})(*args, **named))
-        group.sum_in_place(both)
+        both = group.sum(torch.stack(function_of(operation, {})(*args, **named)))
         return both[0] / both[1], both[1].clone()
 
     return {"mean": mean, "mean_of": mean_of, "nll_mean": nll_mean}

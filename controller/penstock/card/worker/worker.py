@@ -20,11 +20,18 @@ if TYPE_CHECKING:
     Reply = Sequence[bytes | memoryview] | None
 
 
+_MOST_TEXT = 2048  # characters of what an operation says when it fails
+
+
 class Worker:
     """A card before and after its program has set it up."""
 
-    def __init__(self, kind: str) -> None:
-        """Opens the card. Raises `PenstockError` if there is none of this kind."""
+    def __init__(self, kind: str, most_bytes: int | None = None) -> None:
+        """Opens the card. Raises `PenstockError` if there is none of this kind.
+
+        `most_bytes`: a simulated limit of its memory.
+        """
+        self._most_bytes = most_bytes
         self._adapter = open_adapter(kind)
         self._executor: Executor | None = None
         self.device_text = str(self._adapter.device)
@@ -34,8 +41,8 @@ class Worker:
     def handler(self, connection: Connection) -> Callable[[int, int, memoryview], Reply]:
         """What serves the frames of a connection."""
 
-        def report(operation: str, what: str) -> None:
-            connection.send_event(Kind.FAILED, f"{operation}: {what}".encode())
+        def report(operation: str, error: Exception) -> None:
+            connection.send_event(Kind.FAILED, _failure(operation, error).SerializeToString())
 
         def handle(kind: int, _: int, body: memoryview) -> Reply:
             if self._executor is not None:
@@ -44,7 +51,15 @@ class Worker:
                 raise ValueError("the first frame must set the card up")
             setup = pb.Setup.FromString(bytes(body))
             group = Group(setup.card, setup.cards, setup.store)
-            self._executor = Executor(self._adapter, group, report)
+            self._executor = Executor(self._adapter, group, report, self._most_bytes)
             return [pb.Ready().SerializeToString()]
 
         return handle
+
+
+def _failure(operation: str, error: Exception) -> pb.Failure:
+    text = str(error)[:_MOST_TEXT]
+    is_memory = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text
+    name = "OutOfMemoryError" if is_memory else type(error).__name__
+    clean = text.encode(errors="replace").decode()
+    return pb.Failure(operation=operation, type=name, text=clean)

@@ -1,0 +1,53 @@
+"""`Failures`: what has failed on a program's cards, until the program is told."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from penstock_api.v1 import card_ops_pb2 as pb
+
+if TYPE_CHECKING:
+    from penstock.card.link import CardError
+
+_MOST = 64  # failures that are kept; those that follow are mostly consequences
+_CONSEQUENCE = "AbsentError"  # a card says that another one has failed
+
+
+class Failures:
+    """The failures of all cards of one start. Threads of the links add to it.
+
+    Attributes:
+        is_set: Whether the program is to be told of something, at its next use of the device.
+        lost: Why no card can be used any more; None as long as they can.
+    """
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self.lost: CardError | None = None
+        self._lock = threading.Lock()
+        self._noted: list[tuple[str, pb.Failure]] = []
+
+    def add(self, card: str, body: memoryview) -> None:
+        """Notes what a worker reports of an operation."""
+        failure = pb.Failure.FromString(bytes(body))
+        with self._lock:
+            if len(self._noted) < _MOST:
+                self._noted.append((card, failure))
+            self.is_set = True
+
+    def lose(self, error: CardError) -> bool:
+        """Notes that a card is lost; the first one is what the program is told of."""
+        with self._lock:
+            is_first = self.lost is None
+            self.lost = self.lost or error
+            self.is_set = True
+            return is_first
+
+    def take(self) -> tuple[str, pb.Failure] | None:
+        """The failure that was the cause, with the card's name, once; None if there is none."""
+        with self._lock:
+            noted, self._noted = self._noted, []
+            self.is_set = self.lost is not None
+        causes = [one for one in noted if one[1].type != _CONSEQUENCE]
+        return next(iter((*causes, *noted)), None)

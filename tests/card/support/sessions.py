@@ -1,0 +1,57 @@
+"""Sessions with other cards than those of all tests, and failures that are told later."""
+
+from __future__ import annotations
+
+import contextlib
+
+from penstock.card.cards import parse_cards, start_cards
+from penstock.card.device import start
+from penstock.card.device.session import Session
+from penstock.card.failures import Failures
+
+
+@contextlib.contextmanager
+def session_of(text):
+    """The device is made of these cards, written as in $PENSTOCK_CARD."""
+    start.start()
+    cards = start_cards(parse_cards(text))
+    former, start._session = (
+        start._session,
+        Session([one.link for one in cards.cards], cards.speeds, cards),
+    )
+    is_first, start._owner = start._owner == 0, start.os.getpid()
+    try:
+        yield start._session
+    finally:
+        start._session.cards.close()
+        start._session = former
+        if is_first:
+            start._owner = 0
+
+
+class HeldFailures(Failures):
+    """Failures that the program is told of only when `is_held` is False."""
+
+    is_held = True
+
+    @property
+    def is_set(self):
+        return self._is_set and not self.is_held
+
+    @is_set.setter
+    def is_set(self, value):
+        self._is_set = value
+
+
+@contextlib.contextmanager
+def held(session):
+    """Calls inside are sent although one of them fails, as if the report came late."""
+    failures = session.stream.failures
+    failures.__class__ = HeldFailures
+    failures.is_set = failures.__dict__.pop("is_set", False)
+    try:
+        yield
+    finally:
+        is_set = failures._is_set
+        failures.__class__ = Failures
+        failures.is_set = is_set
