@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 TORCH  := build/torch
-TORCH_TESTS := tests/card tests/estimate_torch
+WHEEL  := build/wheel
 NATIVE_SOURCES := $(shell find shim CMakeLists.txt -type f -not -name '*.pyc')
 C_SOURCES := $(shell find shim tests bench examples -name '*.[ch]' -not -path '*/stubs/*')
 PYTHON_SOURCES := $(shell find controller proto -type f -not -name '*.pyc')
@@ -11,7 +11,7 @@ PYTHON_SOURCES := $(shell find controller proto -type f -not -name '*.pyc')
 GROUPS := --group build --group test --group kube --group lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-torch test-kube faults cluster-programs first-builds cluster cluster-penstock cluster-down sanitize fuzz soak numba-suite lint format gpu-check gpu-wheels gpu-check-offline bench picture bench-kube bench-fleet bench-slurm gen proto chart newest clean
+.PHONY: help setup demo test test-torch test-torch-versions test-kube faults cluster-programs first-builds cluster cluster-penstock cluster-down sanitize fuzz soak numba-suite lint format gpu-check gpu-wheels gpu-check-offline bench picture bench-kube bench-fleet bench-slurm gen proto chart newest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,38 +25,46 @@ $(VENV)/.tools: pyproject.toml constraints.txt
 	$(BIN)/pip install --progress-bar on $(GROUPS) --constraint constraints.txt
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.tools $(NATIVE_SOURCES) $(PYTHON_SOURCES)
-	@echo "building the shim and the simulated GPU, installing penstock into $(VENV)"
-	@rm -rf build/wheel
-	@$(BIN)/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir build/wheel .
-	@$(BIN)/pip install --quiet --constraint constraints.txt "$$(ls build/wheel/*.whl)[kube,pool,checkpoint,web]"
-	@$(BIN)/pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
+# One wheel for all environments, so that the native parts are built once.
+$(WHEEL)/.built: $(VENV)/.tools $(NATIVE_SOURCES) $(PYTHON_SOURCES)
+	@echo "building the shim and the simulated GPU"
+	@rm -rf $(WHEEL)
+	@$(BIN)/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir $(WHEEL) .
+	@touch $@
+
+# pip leaves a package alone that has the version of the wheel, so the second command replaces it.
+$(VENV)/.installed: $(WHEEL)/.built
+	@echo "installing penstock into $(VENV)"
+	@$(BIN)/pip install --quiet --constraint constraints.txt "$$(ls $(WHEEL)/*.whl)[kube,pool,checkpoint,web]"
+	@$(BIN)/pip install --quiet --no-deps --force-reinstall $(WHEEL)/*.whl
 	@touch $@
 	@echo "done: source $(BIN)/activate"
 
-$(TORCH)/.tools: pyproject.toml constraints-torch.txt $(VENV)/.tools
-	@test "$$(df --output=avail -k . | tail -1)" -gt 7000000 || { echo 'no room for torch: it needs 7 GB below build'; exit 1; }
-	rm -rf $(TORCH)
-	$(PYTHON) -m venv $(TORCH)
-	$(TORCH)/bin/pip install --quiet --upgrade pip
+# Made anew when its pins change, and after an installation that was interrupted, which left no file
+# .tools. It does not depend on pyproject.toml, which changes more often than 5 GB should.
+$(TORCH)/.tools: constraints-torch.txt
 	@echo "installing torch for the tests of the virtual card (5 GB; a minute or two)"
-	$(TORCH)/bin/pip install --quiet --group torch --constraint constraints-torch.txt
+	@$(PYTHON) -m tests.support.torch_environment $(TORCH)
 	@touch $@
 
-$(TORCH)/.installed: $(TORCH)/.tools $(VENV)/.installed
-	@$(TORCH)/bin/pip install --quiet --constraint constraints-torch.txt build/wheel/*.whl
-	@$(TORCH)/bin/pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
+$(TORCH)/.installed: $(TORCH)/.tools $(WHEEL)/.built
+	@echo "installing penstock into $(TORCH)"
+	@$(TORCH)/bin/pip install --quiet --constraint constraints-torch.txt "$$(ls $(WHEEL)/*.whl)[torch]"
+	@$(TORCH)/bin/pip install --quiet --no-deps --force-reinstall $(WHEEL)/*.whl
 	@touch $@
 
 demo: setup ## Three programs share one simulated H200 (or the real GPU) under quotas; under two minutes
 	$(BIN)/penstock demo
 
 test: setup lint first-builds $(TORCH)/.installed ## Everything that must hold: lint, types, layers, and all tests
-	$(TORCH)/bin/pytest -n 2 --durations=10 --durations-min=5 $(TORCH_TESTS)
+	$(TORCH)/bin/pytest -n 2 --durations=10 --durations-min=5
 	$(BIN)/pytest -n 4 --durations=25 --durations-min=5 $(PYTEST_ARGS)
 
-test-torch: $(TORCH)/.installed ## The tests of the virtual card alone, which need torch
-	$(TORCH)/bin/pytest -n 2 --durations=10 --durations-min=5 $(TORCH_TESTS) $(PYTEST_ARGS)
+test-torch: $(TORCH)/.installed ## The tests that need torch alone (the virtual card)
+	$(TORCH)/bin/pytest -n 2 --durations=10 --durations-min=5 $(PYTEST_ARGS)
+
+test-torch-versions: setup ## The virtual card with each supported release of torch, one environment after another (6 GB at a time)
+	$(BIN)/python -m tests.support.torch_versions $(PYTEST_ARGS)
 
 test-kube: setup cluster-programs ## The tests on a real Kubernetes cluster alone (root)
 	$(BIN)/pytest -m kube tests/kube $(PYTEST_ARGS)
@@ -156,13 +164,13 @@ gen: $(VENV)/.tools ## Rewrite docs/coverage.md from the headers and hook tables
 chart: ## Rewrite what is generated below deploy/ (HELM names a helm 3)
 	HELM=$(or $(HELM),helm) deploy/render.sh deploy
 
-newest: setup ## Take the newest releases of all tools and clients into constraints.txt; then make test
+newest: setup $(TORCH)/.installed ## Take the newest releases of all tools and clients into constraints*.txt; then make test
 	$(BIN)/pip install --quiet --upgrade --upgrade-strategy eager $(GROUPS)
 	{ sed '/^[^#]/d' constraints.txt; $(BIN)/pip freeze --exclude penstock \
 	  | sed 's/$$/ ; python_version >= "3.11"/'; } > $(VENV)/newest && mv $(VENV)/newest constraints.txt
-	$(MAKE) $(TORCH)/.tools
-	$(TORCH)/bin/pip install --quiet --upgrade --upgrade-strategy eager --group torch
-	{ sed '/^[^#]/d' constraints-torch.txt; $(TORCH)/bin/pip freeze --exclude penstock; } > $(TORCH)/newest && mv $(TORCH)/newest constraints-torch.txt
+	$(TORCH)/bin/pip install --quiet --upgrade --upgrade-strategy eager --group torch "$$(ls $(WHEEL)/*.whl)[torch]"
+	{ sed '/^[^#]/d' constraints-torch.txt; $(TORCH)/bin/pip freeze --exclude penstock \
+	  | sed 's/$$/ ; python_version >= "3.11"/'; } > $(TORCH)/newest && mv $(TORCH)/newest constraints-torch.txt
 
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build

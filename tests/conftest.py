@@ -11,8 +11,15 @@ import pytest
 from tests.interposition.support import real_driver
 from tests.support import headers, host_steal, xdist_schedule
 
-# They run in an environment of their own: `make test-torch`.
-collect_ignore = [] if importlib.util.find_spec("torch") else ["card", "estimate_torch"]
+# Tests that need torch run in an environment of their own, build/torch, and no others do.
+NEED_TORCH = {"card", "estimate_torch"}
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+HERE = Path(__file__).parent
+collect_ignore = [
+    one.name
+    for one in HERE.iterdir()
+    if (one.name in NEED_TORCH) != HAS_TORCH and one.name != "conftest.py"
+]
 
 # Examples share two cores with programs that keep time: how long one takes says nothing.
 hypothesis.settings.register_profile("penstock", deadline=None)

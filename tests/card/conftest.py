@@ -10,7 +10,10 @@ def cards():
     os.environ["PENSTOCK_CARD"] = "cpu=1,cpu=2,cpu=4"
     import torch
 
+    from penstock.card import load
     from penstock.card.device.start import session
+
+    load()  # torch may have been imported before the variable was set
 
     torch.set_num_threads(1)
     torch.empty(1, device="penstock")

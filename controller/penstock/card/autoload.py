@@ -1,55 +1,97 @@
 """Autoload: what `import torch` calls of Penstock, in every program on a machine that has both.
 
 It must cost nothing that a program would notice, and must never raise: an error in an extension
-makes `import torch` itself fail. So it only gives the device its name. Kernels are handed to torch
-when the first tensor is made on the device, and cards are started by the first operation.
+makes `import torch` itself fail. A program without cards keeps torch as it is, because torch has one
+place for devices of others, and the program may want it for another one. A program with cards gets
+the device's name here. Kernels are handed to torch when the first tensor is made on the device, and
+cards are started by the first operation.
 """
 
 from __future__ import annotations
 
 import os
 
-from penstock.card.names import VARIABLE
+from penstock.card.names import FIRST_TORCH, VARIABLE
 
+_NAME = "penstock"
+_GROUP = "torch.backends"  # of entry points: the extensions that `import torch` loads
 _UNNAMED = "privateuseone"
-problem: str | None = None  # why the device cannot be used in this program
+problem: str | None = "it was not loaded"  # why the device cannot be used in this program
 
 
 def load() -> None:
-    """Gives torch the device "penstock". Never raises; `problem` says what is in the way."""
+    """Gives torch the device "penstock" if this program has cards; may be called again.
+
+    It never raises: `problem` says what is in the way, and a program with cards is warned.
+    """
     global problem  # noqa: PLW0603 - a process has one device of this name
     try:
         problem = _load()
     except Exception as error:  # noqa: BLE001 - see above
         problem = f"{type(error).__name__}: {error}"
+    if problem is not None and _has_cards():
+        _warn(problem)
+
+
+def _has_cards() -> bool:
+    return os.environ.get(VARIABLE, "") not in {"", "off"}
 
 
 def _load() -> str | None:
-    cards = os.environ.get(VARIABLE, "")
-    if cards == "off":
-        return f"${VARIABLE} is off"
+    if not _has_cards():
+        return f"${VARIABLE} is {os.environ.get(VARIABLE) or 'not set'}"
     import torch
 
     name = torch._C._get_privateuse1_backend_name()
+    if name == _NAME:
+        return None
     if name != _UNNAMED:
-        return f"the extension {name} of torch has taken the place for devices of others"
-    other = _other_extension()
-    if other is not None and not cards:
-        return f"the extension {other} of torch may need the place for devices of others"
+        return (
+            f"the extension {name} of torch has the place for devices of others; to have the card "
+            "instead, set TORCH_DEVICE_BACKEND_AUTOLOAD=0 and call penstock.card.load()"
+        )
+    if _release(torch.__version__) < FIRST_TORCH:
+        first = ".".join(map(str, FIRST_TORCH))
+        return f"torch {torch.__version__} is too old: the device needs {first} or newer"
     from torch.utils import backend_registration
 
-    from penstock.card.device import module, place
+    from penstock.card.device import first_use, module, place
 
-    backend_registration.rename_privateuse1_backend("penstock")
-    torch._register_device_module("penstock", module)
+    _hold_off_others()
+    backend_registration.rename_privateuse1_backend(_NAME)
+    torch._register_device_module(_NAME, module)
     place.register_guard()
-    if cards:
-        place.take()
+    place.take()
+    first_use.prepare()
     return None
 
 
-def _other_extension() -> str | None:
-    from importlib.metadata import entry_points
+def _release(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
 
-    others = (one.name for one in entry_points(group="torch.backends") if one.name != "penstock")
-    return next(others, None)
+
+def _hold_off_others() -> None:
+    """Keeps torch from loading extensions after this one: it has one place for their devices.
+
+    Such an extension would raise, so that `import torch` fails, or put its kernels in place of
+    the device's.
+    """
+    from importlib.metadata import EntryPoint
+
+    former = EntryPoint.load
+
+    def load_unless_of_torch(self: EntryPoint) -> object:
+        if self.group == _GROUP and self.name != _NAME:
+            return lambda: None
+        return former(self)
+
+    EntryPoint.load = load_unless_of_torch  # type: ignore[method-assign]
+
+
+def _warn(text: str) -> None:
+    import contextlib
+    import warnings
+
+    with contextlib.suppress(Warning):  # where warnings are errors
+        warnings.warn(f"device penstock cannot be used: {text}", RuntimeWarning, stacklevel=2)

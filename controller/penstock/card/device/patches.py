@@ -1,7 +1,7 @@
 """Patches of torch: what a device written in Python cannot tell torch in another way.
 
 Each is used only for tensors of the device, or where torch would otherwise raise an error that
-nobody can avoid. All are done at the program's first use of the device.
+nobody can avoid. All are done when torch gets the device: some ways to use it first end here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from penstock.card.device import module, place
 from penstock.card.device.buffer import Buffer
 from penstock.card.device.tensors import DEVICE, new_storage
 
@@ -26,6 +27,7 @@ def patch() -> None:
     _patch_pinning()
     _patch_sharing()
     _patch_accelerator()
+    _patch_backward()
     _patch_compiler()
     _refuse_sparse()
 
@@ -43,6 +45,7 @@ def _patch_storage() -> None:
             if device is not None:
                 kwargs["device"] = device
             return former(cls, *args, **kwargs)
+        module._lazy_init()
         size_bytes = int(args[0]) if args and isinstance(args[0], int) else 0
         if args and not isinstance(args[0], int):
             raise TypeError("a storage of device penstock is made of a size, then filled by copy_")
@@ -127,18 +130,33 @@ def _patch_sharing() -> None:
 
 def _patch_accelerator() -> None:
     """`torch.accelerator.synchronize`, which asks for hooks that only C++ has."""
-    from penstock.card.device.start import is_started, session
-
     former = torch.accelerator.synchronize
 
     def synchronize(device: Any = None, /) -> None:
         accelerator = torch.accelerator.current_accelerator()
         if accelerator is None or accelerator.type != _NAME:
             former(device)
-        elif is_started():
-            session().synchronize()
+        else:
+            module.synchronize()
 
     torch.accelerator.synchronize = synchronize
+
+
+def _patch_backward() -> None:
+    """Errors of hooks in backward, which `place.register_guard` has taken out of torch's way."""
+    former = torch.autograd.graph._engine_run_backward
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return former(*args, **kwargs)
+        except SystemError:
+            if not place.errors_of_hooks:
+                raise
+            error = place.errors_of_hooks.pop()
+        raise error
+
+    torch.autograd.graph._engine_run_backward = run_backward
+    torch.autograd._engine_run_backward = run_backward
 
 
 def _patch_compiler() -> None:

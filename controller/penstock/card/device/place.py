@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 _kept: list[object] = []  # torch does not hold what is registered
+# Errors of hooks in backward, on their way to who called it: see `register_guard`.
+errors_of_hooks: list[BaseException] = []
 
 
 def take() -> None:
     """Makes the device torch's accelerator, also where there is a GPU; tensors get .penstock()."""
-    if len(_kept) > 1:
-        return
     from torch.utils import backend_registration
 
     backend_registration.generate_methods_for_privateuse1_backend()
@@ -16,12 +18,26 @@ def take() -> None:
 
 
 def register_guard() -> None:
-    """Tells torch that the device exists. Without it, torch says that it was built without it."""
+    """Tells torch that the device exists. Without it, torch says that it was built without it.
+
+    When a hook raises in backward, torch asks for the type of the device while it leaves the hook,
+    with the error still set in Python. A function that returns then is an error in itself, and torch
+    would end the process. So the error is taken out, and raised again by who called backward
+    (`patches`).
+    """
     from torch import _C
+
+    kind = _C._autograd.DeviceType.PrivateUse1
+    next_kind = itertools.repeat(kind).__next__  # raises SystemError while an error is set
 
     class Guard(_C._acc.DeviceGuard):  # type: ignore[misc]
         def type_(self) -> object:
-            return _C._autograd.DeviceType.PrivateUse1
+            try:
+                return next_kind()
+            except SystemError as error:
+                if error.__cause__ is not None:
+                    errors_of_hooks.append(error.__cause__)
+                return kind
 
     _kept.append(Guard())
     _C._acc.register_python_privateuseone_device_guard(_kept[0])

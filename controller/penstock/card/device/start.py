@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock.card.cards import check_cards
-from penstock.card.device import place
 from penstock.card.device.autocast import register_autocast
-from penstock.card.device.patches import patch
 from penstock.card.device.registration import register
 from penstock.card.device.session import Session
 from penstock.card.names import END_TORCH, FIRST_TORCH
@@ -37,10 +35,13 @@ def start() -> None:
             check_cards()
             _warn_of_torch()
             _is_registered = True
-            place.take()
             register(session)
             register_autocast()
-            patch()
+
+
+def is_registered() -> bool:
+    """Whether torch has the device's kernels."""
+    return _is_registered
 
 
 def _warn_of_torch() -> None:
