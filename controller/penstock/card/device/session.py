@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from penstock.card.cards import start_cards
 from penstock.card.device.move import copy_buffers, parts_of
@@ -20,6 +19,8 @@ from penstock_api.v1 import card_ops_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import torch
 
     from penstock.card.cards import CardKind, Cards
     from penstock.card.device.buffer import Buffer

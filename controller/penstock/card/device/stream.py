@@ -160,7 +160,7 @@ class Stream:
         """The buffers that are missing. Raises as `download`."""
         return {one for body in self.ask(Kind.POISONED) for one in unpack_numbers(body)}
 
-    def take(self, links: Sequence[Link], failures: Failures) -> None:
+    def take(self, links: Sequence[CardLink], failures: Failures) -> None:
         """Goes on with other cards, which have all buffers and know no operation yet."""
         self.links, self.failures = links, failures
 
