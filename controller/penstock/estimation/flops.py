@@ -16,7 +16,7 @@ Formula = Callable[[Sequence[Any], Sequence[Shape]], int]
 
 
 def matmul_flops(rows: int, inner: int, columns: int, batch: int = 1) -> int:
-    """FLOPs of `batch` products of (rows × inner) and (inner × columns)."""
+    """FLOPs of `batch` products of (rows by inner) and (inner by columns)."""
     return 2 * batch * rows * inner * columns
 
 

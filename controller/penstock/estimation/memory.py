@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Part = Literal[
     "parameters", "buffers", "optimizer state", "inputs", "gradients", "activations", "temporaries"
@@ -16,7 +18,7 @@ PARTS: tuple[Part, ...] = (
 
 @dataclass
 class Lifetime:
-    """One storage: its size, the moments of birth and end (None: it outlives the step), its part."""
+    """One storage: its size, birth and end (None: it outlives the step), and its part."""
 
     size_bytes: int
     birth: int

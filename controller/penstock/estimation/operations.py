@@ -7,21 +7,19 @@ unknown, and named to the user.
 from __future__ import annotations
 
 # They move no data, or make tensors whose content does not cost anything worth counting.
-FREE = frozenset(
-    """
+_FREE = """
     empty empty_like empty_strided empty_permuted new_empty new_empty_strided detach_ lift
     lift_fresh lift_fresh_copy device is_pinned sym_size sym_stride sym_numel sym_storage_offset
     _local_scalar_dense set_ resize_ resize_as_ record_stream _assert_async _assert_scalar
     _record_function_enter_new _record_function_exit _record_function_enter is_nonzero
-    _sparse_semi_structured_tile equal is_same_size _has_compatible_shallow_copy_type
+    _sparse_semi_structured_tile is_same_size _has_compatible_shallow_copy_type
     _reshape_alias _conj _neg_view item is_non_overlapping_and_dense is_contiguous
     is_strides_like_format get_default_nowrap_dim layout dim
-    """.split()
-)
+"""
+FREE = frozenset(_FREE.split())
 
 # Each costs some operations an element: of its largest argument or result.
-ELEMENTWISE = frozenset(
-    """
+_ELEMENTWISE = """
     add sub mul div copy_ _to_copy clone fill fill_ zero zero_ ones ones_like zeros zeros_like full
     full_like arange linspace logspace eye scalar_tensor new_ones new_zeros new_full new_tensor
     tril triu tril_ triu_ tril_indices triu_indices cat stack _unsafe_view contiguous flip roll
@@ -37,7 +35,8 @@ ELEMENTWISE = frozenset(
     nonzero_static
 
     native_batch_norm native_batch_norm_backward _native_batch_norm_legit _fused_rms_norm
-    _fused_rms_norm_backward _native_batch_norm_legit_no_training _native_batch_norm_legit_functional
+    _fused_rms_norm_backward _native_batch_norm_legit_no_training
+    _native_batch_norm_legit_functional
     cudnn_batch_norm cudnn_batch_norm_backward batch_norm_with_update
     batch_norm_backward native_layer_norm native_layer_norm_backward native_group_norm
     native_group_norm_backward rms_norm renorm _weight_norm_interface
@@ -71,7 +70,7 @@ ELEMENTWISE = frozenset(
     scatter_reduce_ masked_fill masked_fill_ masked_select masked_scatter masked_scatter_
     masked_scatter_backward take take_along_dim put_ one_hot select_backward slice_backward
     diagonal_backward select_scatter slice_scatter diagonal_scatter as_strided_scatter where
-    repeat_interleave isin value_selecting_reduction_backward
+    repeat_interleave isin equal value_selecting_reduction_backward
 
     bernoulli bernoulli_ uniform_ normal normal_ rand rand_like randn randn_like randint
     randint_like randperm exponential_ random_ geometric_ multinomial native_dropout
@@ -86,8 +85,8 @@ ELEMENTWISE = frozenset(
 
     _amp_foreach_non_finite_check_and_unscale_ _amp_update_scale_ _fused_adamw_ _fused_adam_
     _fused_sgd_ _fused_adagrad_ outer addr
-    """.split()
-)
+"""
+ELEMENTWISE = frozenset(_ELEMENTWISE.split())
 # Optimisers over lists of tensors: one pointwise operation each.
 ELEMENTWISE_PREFIXES = ("_foreach_",)
 
