@@ -1,0 +1,1 @@
+"""`penstock pool estimate`: how much compute and memory a model needs."""

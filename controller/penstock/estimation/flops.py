@@ -115,6 +115,11 @@ def _recurrent_layer(a: Sequence[Any], _: Sequence[Shape]) -> int:
     return 2 * steps_and_batch * (math.prod(a[1]) + math.prod(a[2]))
 
 
+def _recurrent_layer_backward(a: Sequence[Any], _: Sequence[Shape]) -> int:
+    """The gradients of input and of weights, for each product of the forward pass."""
+    return 2 * _recurrent_layer(a, _)
+
+
 # Attention over packed sequences (_flash_attention_forward and the like) is not here: its cost
 # depends on lengths that shapes do not show, so it is named as unknown.
 _FUSED = ("flash", "efficient", "cudnn")
@@ -140,6 +145,7 @@ FORMULAS: dict[str, Formula] = {
     "convolution_backward": _convolution_backward,
     "convolution_backward_overrideable": _convolution_backward,
     "mkldnn_rnn_layer": _recurrent_layer,
+    "mkldnn_rnn_layer_backward": _recurrent_layer_backward,
     **{f"_scaled_dot_product_{kind}_attention": _attention for kind in _FUSED},
     **{f"_scaled_dot_product_{kind}_attention_backward": _attention_backward for kind in _FUSED},
     "_scaled_dot_product_flash_attention_for_cpu": _attention,

@@ -14,6 +14,7 @@ _FREE = """
     _record_function_enter_new _record_function_exit _record_function_enter is_nonzero
     _sparse_semi_structured_tile is_same_size _has_compatible_shallow_copy_type
     _reshape_alias _conj _neg_view item is_non_overlapping_and_dense is_contiguous
+    unsafe_split unsafe_split_with_sizes unsafe_chunk
     is_strides_like_format get_default_nowrap_dim layout dim
 """
 FREE = frozenset(_FREE.split())

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _OURS = str(Path(__file__).parents[1])
 _STDLIB = sysconfig.get_path("stdlib")
+_ON_CPU = "leave .cuda() and the like out: nothing is computed, so no device is needed"
 _MOST_CHARACTERS = 300  # of another's error text
 
 
@@ -78,7 +79,7 @@ def _module_name(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def naming_the_line(doing: str, advice: str = "") -> Iterator[None]:
+def naming_the_line(doing: str) -> Iterator[None]:
     """Turns whatever the user's code raises, or an exit, into an error with its file and line."""
     try:
         yield
@@ -93,7 +94,7 @@ def naming_the_line(doing: str, advice: str = "") -> Iterator[None]:
         text = " ".join(str(error).split())[:_MOST_CHARACTERS]
         raise PenstockError(
             f"{doing} failed", f"{_place(error.__traceback__)}: {type(error).__name__}: {text}",
-            advice or "correct that line",
+            _ON_CPU if "device" in text else "correct that line",
         ) from error  # fmt: skip
 
 
@@ -102,7 +103,7 @@ def _place(trace: TracebackType | None) -> str:
     frames = traceback.extract_tb(trace)
     own = [one for one in frames if is_users(one.filename)]
     if not own:
-        return "outside your code"
+        return "outside your files"
     return f"{own[-1].filename}:{own[-1].lineno}"
 
 
@@ -117,7 +118,7 @@ def is_users(filename: str) -> bool:
 
 def users_place() -> str:
     """File and line of the user's code that is running now; "" if none is."""
-    frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() reads every source file
+    frame = sys._getframe(1)  # inspect.stack() reads every source file
     here: Any = frame
     while here is not None:
         if is_users(here.f_code.co_filename):

@@ -29,7 +29,8 @@ class Values:
 
     def __init__(self, fake_mode: Any) -> None:
         self._fake_mode = fake_mode
-        self._known: Any = WeakTensorKeyDictionary()
+        self._known: Any = WeakTensorKeyDictionary()  # fake tensor -> real one
+        self._guessed: Any = WeakTensorKeyDictionary()  # those that come from random floats
         self._random = torch.Generator().manual_seed(0)
         self.assumed: dict[str, str] = {}  # place in the user's code -> operation
 
@@ -56,9 +57,12 @@ class Values:
             self._forget_mutated(func, made)
             return
         reals = tree_flatten(self._compute(func, args, kwargs))[0]
+        is_guess = bool(unknown) or any(one in self._guessed for one in given)
         for fake, real in zip(tree_flatten(result)[0], reals, strict=True):
             if _is_tensor(fake) and (not unknown or not _is_float(fake)):
                 self._known[fake] = real
+                if is_guess:
+                    self._guessed[fake] = True
 
     def decide(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of an operation whose shape, or value, depends on content.
@@ -79,9 +83,9 @@ class Values:
                 "give a --sample whose values decide, or write it with shapes that do not depend "
                 "on data",
             )
-        if unknown:
+        if unknown or any(one in self._guessed for one in given):
             self.assumed[place] = name
-            if name == "aten._local_scalar_dense":
+            if unknown and name == "aten._local_scalar_dense":
                 return 1.0
         real = self._compute(func, args, kwargs)
         return tree_map(self._as_fake, real)
