@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @contextlib.contextmanager
@@ -22,7 +24,7 @@ def fake_mode() -> Iterator[Any]:
     mode: Any = FakeTensorMode(allow_non_fake_inputs=True)
     # PyTorch notes a weak reference to each fake tensor that an operation makes, and `module.to(…)`
     # and `.half()` refuse tensors to which there are weak references.
-    mode.fake_tensor_converter.set_tensor_memo = lambda meta, fake: None
+    mode.fake_tensor_converter.set_tensor_memo = lambda _meta, _fake: None
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     level, fast_path = logger.level, torch.backends.mha.get_fastpath_enabled()
     logger.setLevel(logging.CRITICAL + 1)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.estimation.memory import Lifetime, Memory, Part, peak_memory
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     import torch
 
 
@@ -28,7 +29,7 @@ class Storages:
             key = storage._cdata
             if key not in self._alive:
                 life = Lifetime(storage.nbytes(), self._moment, None, part)
-                self._alive[key] = (weakref.ref(storage, lambda _, key=key: self._end(key)), life)
+                self._alive[key] = (weakref.ref(storage, partial(self._end, key)), life)
 
     def rename(self, tensors: Iterable[torch.Tensor], part: Part) -> None:
         """Assigns storages to a part, as gradients are known as such only after the backward."""
@@ -45,7 +46,7 @@ class Storages:
         """Memory at the peak since the restart."""
         return peak_memory([*self._ended, *(life for _, life in self._alive.values())])
 
-    def _end(self, key: int) -> None:
+    def _end(self, key: int, _: object) -> None:
         _, life = self._alive.pop(key)
         self._moment += 1
         life.end = self._moment

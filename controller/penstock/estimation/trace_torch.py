@@ -10,17 +10,19 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from penstock.estimation.fake import fake_mode
-from penstock.estimation.memory import Memory
 from penstock.estimation.tracer import Tracer
 from penstock.estimation.user_code import naming_the_line
 from penstock.estimation.work import Work
 from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.estimation.memory import Memory
 
 Optimizer = Callable[[list[Any]], Any]
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}

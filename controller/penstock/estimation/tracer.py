@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -14,11 +14,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from penstock.estimation.flops import FORMULAS
-from penstock.estimation.memory import Part
 from penstock.estimation.operations import is_elementwise, is_free
 from penstock.estimation.storages import Storages
 from penstock.estimation.values import Values
 from penstock.estimation.work import Phase, Work
+
+if TYPE_CHECKING:
+    from penstock.estimation.memory import Part
 
 _PARTS: dict[Phase, Part] = {
     "forward": "activations", "backward": "temporaries", "optimizer": "temporaries",

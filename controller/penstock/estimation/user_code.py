@@ -44,7 +44,7 @@ def load_function(text: str) -> Callable[..., Any]:
             f"did you mean {near!r}?" if near else "that name is not in it, or is no function",
             "name a function, or a class, that takes no arguments and returns the model",
         )
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _load_file(path: Path) -> ModuleType:
