@@ -10,6 +10,7 @@ from penstock.estimation.memory import Lifetime, Memory, Part, peak_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
     import torch
 
 
