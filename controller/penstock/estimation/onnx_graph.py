@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.estimation.flops import Shape
 from penstock.model import PenstockError, listing, nearest, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from penstock.estimation.flops import Shape
 
 _SMALL_BYTES = 2**16  # constants up to this size may be shapes, which inference needs
 
@@ -31,6 +35,21 @@ class Graph:
         """Bytes of a tensor; 0 where its shape is not known."""
         return math.prod(self.shapes.get(name, (0,))) * self.sizes.get(name, 4)
 
+    def elements_of(self, names: Iterable[str]) -> int:
+        """Elements of several tensors."""
+        return sum(math.prod(self.shapes[one]) for one in names)
+
+
+def attributes_of(node: Any) -> dict[str, Any]:
+    """The attributes of a node by name; subgraphs and tensors are left out."""
+    onnx = _import_onnx()
+    plain = {onnx.AttributeProto.INT, onnx.AttributeProto.INTS, onnx.AttributeProto.STRING}
+    return {
+        one.name: onnx.helper.get_attribute_value(one)
+        for one in node.attribute
+        if one.type in plain
+    }
+
 
 def load_graph(path: Path, dims: Mapping[str, int]) -> Graph:
     """Reads a file and infers its shapes, with `dims` for its symbolic dimensions.
@@ -46,15 +65,16 @@ def load_graph(path: Path, dims: Mapping[str, int]) -> Graph:
         model = onnx.inliner.inline_local_functions(model)
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception as error:
-        raise _damaged(path, error) from error
+        damaged = _damaged(path, error)
+        raise damaged from error
     return _graph(onnx, model)
 
 
 def _import_onnx() -> Any:
     try:
-        import onnx
-        import onnx.inliner
-        import onnx.shape_inference
+        onnx = importlib.import_module("onnx")
+        for part in ("inliner", "shape_inference"):
+            importlib.import_module(f"onnx.{part}")
     except ImportError as error:
         raise PenstockError(
             "cannot read ONNX files", f"{error}", "run pip install 'penstock[onnx]'"
@@ -97,13 +117,18 @@ def _set_dims(model: Any, dims: Mapping[str, int]) -> None:
     """Puts sizes in the place of symbolic dimensions.
 
     Raises:
-        PenstockError: a dimension of an input has no size, or there is no such dimension.
+        PenstockError: an input, or a dimension of one, has no size, or there is no such dimension.
     """
     constants = {one.name for one in model.graph.initializer}
     inputs = [one for one in model.graph.input if one.name not in constants]
     used: set[str] = set()
     missing: dict[str, None] = {}
     for one in inputs:
+        if not one.type.tensor_type.HasField("shape"):
+            raise PenstockError(
+                f"input {printable(one.name)!r} has no shape", "not even its rank is in the file",
+                "export it with shapes",
+            )  # fmt: skip
         for index, dim in enumerate(one.type.tensor_type.shape.dim):
             name = dim.dim_param or f"{one.name}.{index}"
             if dim.dim_param or not dim.HasField("dim_value"):
@@ -117,12 +142,12 @@ def _set_dims(model: Any, dims: Mapping[str, int]) -> None:
         near = nearest(unused[0], missing)
         raise PenstockError(
             f"the model has no symbolic dimension {unused[0]!r}",
-            f"did you mean {near!r}?" if near else f"it has {listing(missing) or 'none'}",
+            f"did you mean {near!r}?" if near else f"it has {listing(list(missing)) or 'none'}",
             "name one of its inputs' dimensions",
         )
     if missing:
         raise PenstockError(
-            f"the sizes of {listing(missing)} are not known", "they are symbolic in the file",
+            f"the sizes of {listing(list(missing))} are not known", "they are symbolic in the file",
             f"add {' '.join(f'--dim {name}=…' for name in missing)}",
         )  # fmt: skip
     _forget_symbolic(model.graph, dims)

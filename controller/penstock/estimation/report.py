@@ -113,16 +113,14 @@ class Estimate:
         shown = [(phase, flops) for phase, flops in self.work.flops.items() if flops]
         parts = ", ".join(f"{phase} {_amount(flops)}" for phase, flops in shown)
         most = sorted(self.work.by_operation.items(), key=lambda one: -one[1])[:_MOST_OPERATIONS]
+        operations = ", ".join(f"{name} {_amount(flops)}" for name, flops in most)
+        elements = _amount(self.work.total_elements)
         dtypes = ", ".join(f"{_amount(one)} in {name}" for name, one in self.work.by_dtype.items())
         return [
             f"FLOPs of a step: {_amount(self.work.total_flops)} ({parts or 'none'})",
-            *(
-                [f"  by operation: {', '.join(f'{n} {_amount(f)}' for n, f in most)}"]
-                if most
-                else []
-            ),
+            *([f"  by operation: {operations}"] if operations else []),
             *([f"  by type: {dtypes}"] if dtypes else []),
-            f"  beside them: {_amount(self.work.total_elements)} elements (pointwise, reductions, copies)",
+            f"  beside them: {elements} elements (pointwise, reductions, copies)",
         ]
 
     def _memory_lines(self) -> list[str]:

@@ -41,6 +41,7 @@ class Trace:
     work: Work
     memory: Memory
     parameters: int
+    samples: int | None
     notes: list[str] = field(default_factory=list)
 
 
@@ -130,7 +131,9 @@ class _Tracing:
         places = self._tracer.values.assumed.items()
         self._notes += [f"{place}: values of {name} are assumed" for place, name in places]
         count = sum(one.numel() for one in parameters)
-        return Trace(self._tracer.work, storages.peak(), count, self._notes)
+        first = next((one for one in _tensors(inputs) if one.dim()), None)
+        samples = None if first is None else first.shape[0]
+        return Trace(self._tracer.work, storages.peak(), count, samples, self._notes)
 
     def _forward_only(self, inputs: Any) -> None:
         self._tracer.phase = "forward"

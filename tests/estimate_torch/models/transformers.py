@@ -103,3 +103,29 @@ def small_gpt():
 
 def mixture():
     return GPT2(width=256, heads=4, layers=4, words=1000, length=128, feed=Experts)
+
+
+class BalancedExperts(nn.Module):
+    """Experts that take equal numbers of tokens: shapes do not depend on what is chosen."""
+
+    def __init__(self, width=256, experts=8, chosen=2):
+        super().__init__()
+        self.experts, self.chosen = experts, chosen
+        self.router = nn.Linear(width, experts, bias=False)
+        self.up = nn.Parameter(torch.zeros(experts, width, 4 * width))
+        self.down = nn.Parameter(torch.zeros(experts, 4 * width, width))
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        tokens = x.reshape(batch * length, width)
+        weights, choices = self.router(tokens).softmax(-1).topk(self.chosen, -1)
+        order = choices.reshape(-1).argsort()
+        places = batch * length * self.chosen // self.experts
+        sent = tokens[order // self.chosen].reshape(self.experts, places, width)
+        answers = (F.gelu(sent @ self.up) @ self.down).reshape(batch * length * self.chosen, width)
+        back = answers[order.argsort()].reshape(batch * length, self.chosen, width)
+        return (back * weights[..., None]).sum(1).reshape(batch, length, width)
+
+
+def balanced_mixture():
+    return GPT2(width=256, heads=4, layers=4, words=1000, length=128, feed=BalancedExperts)
