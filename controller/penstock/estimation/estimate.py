@@ -83,7 +83,7 @@ def _of_torch(
         raise PenstockError(
             "cannot estimate PyTorch modules", str(error), "run pip install 'penstock[torch]'"
         ) from error
-    from penstock.estimation.trace_torch import OPTIMIZERS, Step, trace, without_data
+    from penstock.estimation.trace_torch import OPTIMIZERS, Step, trace
 
     if isinstance(optimizer, str):
         _check_word(optimizer, tuple(OPTIMIZERS), "optimizer")
@@ -93,10 +93,10 @@ def _of_torch(
             "the model has no input", "a traced step needs a sample of it",
             "add --input 32x3x224x224, or --sample train.py:sample",
         )  # fmt: skip
-    is_module = isinstance(model, torch.nn.Module)
+    is_function = callable(model) and not isinstance(model, torch.nn.Module)
     step = Step(training, precision, optimizer, loss)
     found = trace(
-        (lambda: without_data(model)) if is_module else model,
+        model if is_function else lambda: model,
         sample if callable(sample) else lambda: sample,
         step,
     )

@@ -39,6 +39,16 @@ class Operation:
         return found
 
 
+def dimensions_of(value: Any) -> Shape | None:
+    """The shape in a graph's description of a tensor; None if it is not known."""
+    if not value.type.tensor_type.HasField("shape"):
+        return None
+    dims = value.type.tensor_type.shape.dim
+    if any(not one.HasField("dim_value") or one.dim_value < 0 for one in dims):
+        return None
+    return tuple(one.dim_value for one in dims)
+
+
 Formula = Callable[[Operation], tuple[int, int]]  # FLOPs forward and backward
 
 

@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.estimation.onnx_flops import dimensions_of
+from penstock.estimation.onnx_folding import infer_shapes
 from penstock.model import PenstockError, listing, nearest, printable
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ def load_graph(path: Path, dims: Mapping[str, int]) -> Graph:
     _set_dims(model, dims)
     try:
         model = onnx.inliner.inline_local_functions(model)
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        model = infer_shapes(onnx, model)
     except Exception as error:
         damaged = _damaged(path, error)
         raise damaged from error
@@ -160,21 +162,12 @@ def _forget_symbolic(graph: Any, dims: Mapping[str, int]) -> None:
         for dim in one.type.tensor_type.shape.dim:
             if dim.dim_param in dims:
                 dim.dim_value = dims[dim.dim_param]
-        if _known_shape(one) is not None:
+        if dimensions_of(one) is not None:
             kept.append(one)
     del graph.value_info[:]
     graph.value_info.extend(kept)
     for one in graph.output:
         one.type.tensor_type.ClearField("shape")
-
-
-def _known_shape(value: Any) -> Shape | None:
-    if not value.type.tensor_type.HasField("shape"):
-        return None
-    dims = value.type.tensor_type.shape.dim
-    if any(not one.HasField("dim_value") or one.dim_value < 0 for one in dims):
-        return None
-    return tuple(one.dim_value for one in dims)
 
 
 def _graph(onnx: Any, model: Any) -> Graph:
@@ -183,7 +176,7 @@ def _graph(onnx: Any, model: Any) -> Graph:
         list(graph.node), {}, {}, {}, [], [one.name for one in graph.output], set(), set()
     )
     for value in [*graph.input, *graph.value_info, *graph.output]:
-        shape = _known_shape(value)
+        shape = dimensions_of(value)
         if shape is not None:
             found.shapes[value.name] = shape
         _set_type(onnx, found, value.name, value.type.tensor_type.elem_type)
@@ -191,7 +184,7 @@ def _graph(onnx: Any, model: Any) -> Graph:
         found.shapes[tensor.name] = tuple(tensor.dims)
         _set_type(onnx, found, tensor.name, tensor.data_type)
         found.constants.add(tensor.name)
-        if found.types[tensor.name] in {"fp32", "fp16", "bf16", "fp64"}:
+        if tensor.dims and found.types[tensor.name] in {"fp32", "fp16", "bf16", "fp64"}:
             found.parameters.add(tensor.name)
     found.inputs.extend(one.name for one in graph.input if one.name not in found.constants)
     return found

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten, tree_map
 
 from penstock.estimation.fake import fake_mode
@@ -73,17 +74,18 @@ def trace(make_model: Callable[[], Any], sample: Callable[[], Any], step: Step) 
                 f"a torch.nn.Module is needed, not {type(model).__name__}",
                 "name a function that returns the model",
             )
+        if not all(isinstance(one, FakeTensor) for one in model.parameters()):
+            model = without_data(mode, model)
         with naming_the_line("making the sample"):
             inputs = sample()
         return _Tracing(mode, model, step).run(inputs)
 
 
-def without_data(module: Any) -> Any:
-    """A copy of a module whose parameters and buffers have no data; the module is left alone.
+def without_data(mode: Any, module: Any) -> Any:
+    """A copy of a module without data, for a fake mode; tied parameters stay tied.
 
-    Must be called in the fake mode. Tied parameters stay tied.
+    The module is left alone.
     """
-    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     memo: dict[int, Any] = {}
     for one in [*module.parameters(), *module.buffers()]:
         fake = mode.from_tensor(one.detach())
@@ -137,14 +139,16 @@ class _Tracing:
 
     def _forward_only(self, inputs: Any) -> None:
         self._tracer.phase = "forward"
-        with torch.no_grad(), self._tracer, self._autocast(), naming_the_line("the forward pass"):
+        doing = f"the forward pass with {_shapes(inputs)}"
+        with torch.no_grad(), self._tracer, self._autocast(), naming_the_line(doing):
             _call(self._model, inputs)
 
     def _train(self, inputs: Any, optimizer: Any, learned: list[Any]) -> None:
         tracer = self._tracer
         optimizer.zero_grad(set_to_none=True)
         tracer.phase = "forward"
-        with tracer, self._autocast(), naming_the_line("the forward pass"):
+        doing = f"the forward pass with {_shapes(inputs)}"
+        with tracer, self._autocast(), naming_the_line(doing):
             loss = self._loss(_call(self._model, inputs))
         tracer.phase = "backward"
         with tracer, naming_the_line("the backward pass"):
@@ -193,7 +197,7 @@ class _Tracing:
         def convert(one: Any) -> Any:
             if not _is_tensor(one):
                 return one
-            is_fake = isinstance(one, torch._subclasses.FakeTensor)
+            is_fake = isinstance(one, FakeTensor)
             fake = (one if is_fake else self._mode.from_tensor(one)).to("cpu")
             if not one.dtype.is_floating_point:
                 with torch.utils._python_dispatch._disable_current_modes():
@@ -216,3 +220,8 @@ def _is_tensor(one: Any) -> bool:
 
 def _tensors(tree: Any) -> list[Any]:
     return [one for one in tree_flatten(tree)[0] if _is_tensor(one)]
+
+
+def _shapes(inputs: Any) -> str:
+    """The shapes of inputs as --input takes them."""
+    return ", ".join("x".join(map(str, one.shape)) or "a number" for one in _tensors(inputs))
