@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from penstock.estimation.trace_torch import Step, trace
 from tests.estimate_torch import closed_formulas
 from tests.estimate_torch.models.resnet import resnet50
 from tests.estimate_torch.models.transformers import GPT2, Bert, mixture
+
+from penstock.estimation.trace_torch import Step, trace
 
 torch.set_num_threads(1)
 TOLERANCE = 0.01

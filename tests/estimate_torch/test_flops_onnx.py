@@ -1,12 +1,13 @@
 """FLOPs of an ONNX file equal the closed formula of the architecture."""
 
-import penstock
 import pytest
 import torch
 from tests.estimate_torch import closed_formulas
 from tests.estimate_torch.exported import export
 from tests.estimate_torch.models.resnet import resnet50
 from tests.estimate_torch.models.transformers import GPT2, Bert, balanced_mixture
+
+import penstock
 
 torch.set_num_threads(1)
 TOLERANCE = 0.01

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from penstock.estimation.trace_torch import OPTIMIZERS, Step, trace
 from tests.estimate_torch import measured
 from tests.estimate_torch.models.autoencoder import autoencoder
 from tests.estimate_torch.models.resnet import resnet18
 from tests.estimate_torch.models.transformers import small_gpt
+
+from penstock.estimation.trace_torch import OPTIMIZERS, Step, trace
 
 torch.set_num_threads(1)
 
