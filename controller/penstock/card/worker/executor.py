@@ -243,7 +243,7 @@ class Executor:
             item.integer = one
         elif isinstance(one, float):
             item.real = one
-        else:
+        elif one is not None:
             raise TypeError(f"a result of type {type(one).__name__}")
 
     def _poisoned(self, _: memoryview) -> Reply:
