@@ -13,6 +13,7 @@ import pytest
 os.environ.setdefault("PENSTOCK_CARD", "cpu=1,cpu=2,cpu=4")
 
 import torch
+from tests.card.support.processes import assert_gone
 from tests.card.support.sessions import session_of
 from tests.card.support.training import Training, losses_of
 
@@ -37,13 +38,6 @@ def train_until_lost(undisturbed):
         for expected in undisturbed:
             assert training.step() == expected
     raise AssertionError("no card was lost")
-
-
-def assert_gone(pids):
-    deadline_s = time.monotonic() + 5
-    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS))
