@@ -1,9 +1,8 @@
 """A small training whose losses show whether a card gave other data."""
 
 import torch
-from torch import nn
-
 from tests.card.support.sessions import session_of
+from torch import nn
 
 
 class Training:

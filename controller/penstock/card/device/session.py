@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from penstock.card.cards import start_cards
 from penstock.card.device.move import copy_buffers, parts_of
@@ -16,10 +15,13 @@ from penstock.card.device.stream import Stream
 from penstock.card.device.tensors import buffer_of
 from penstock.card.frames import Kind, Statistics, unpack_statistics
 from penstock.card.layout import PARTIAL, REDUCING, WHOLE, Layout, Split
+from penstock.card.link import CardError
 from penstock_api.v1 import card_ops_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import torch
 
     from penstock.card.cards import CardKind, Cards
     from penstock.card.device.buffer import Buffer
@@ -92,8 +94,7 @@ class Session:
     def _allocate(self, buffer: Buffer, layout: Layout) -> None:
         sizes = [buffer.size_bytes] * len(self.speeds)
         if isinstance(layout, Split):
-            bounds = layout.bounds
-            sizes = [high - low for low, high in zip(bounds, bounds[1:], strict=False)]
+            sizes = [high - low for low, high in pairwise(layout.bounds)]
         self.stream.allocate(buffer.number, sizes)
 
     def _convert(self, name: str, buffer: Buffer, bounds: Sequence[int] = ()) -> None:
@@ -124,6 +125,9 @@ class Session:
                 layouts = copy_buffers(self, cards)
                 former = self.cards
                 self._take(cards, layouts)
+        except CardError as error:
+            cards.close()
+            raise cards.cause(error) from error
         except BaseException:
             cards.close()
             raise
@@ -160,7 +164,7 @@ class Session:
 
     def description(self) -> str:
         """What the device is made of."""
-        names = [str(getattr(link, "worker", link.name)) for link in self.stream.links]
+        names = [str(link.worker) for link in self.stream.links]
         return f"{len(names)} {'card' if len(names) == 1 else 'cards'}: {'; '.join(names)}"
 
     def upload(self, source: torch.Tensor, to: torch.Tensor) -> None:

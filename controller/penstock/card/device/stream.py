@@ -48,9 +48,11 @@ class Reply(Protocol):
 class Link(Protocol):
     """The connection to one card (`penstock.card.link.CardLink`)."""
 
-    name: str
+    @property
+    def worker(self) -> object:
+        """The card's worker, to be shown."""
 
-    def post(self, kind: int, *parts: bytes | memoryview) -> None:
+    def post(self, kind: int, *parts: bytes | memoryview) -> object:
         """Sends a frame some time. Raises `CardError` if the card is gone."""
 
     def request(self, kind: int, *parts: bytes | memoryview) -> Reply:
