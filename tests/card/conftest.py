@@ -2,19 +2,20 @@
 
 import os
 
+# Before the first import of torch, which gives a program without cards no such device.
+os.environ["PENSTOCK_CARD"] = "cpu=1,cpu=2,cpu=4"
+
 import pytest
+import torch
+
+from penstock.card import load
 
 
 @pytest.fixture(scope="session")
 def cards():
-    os.environ["PENSTOCK_CARD"] = "cpu=1,cpu=2,cpu=4"
-    import torch
-
-    from penstock.card import load
     from penstock.card.device.start import session
 
-    load()  # torch may have been imported before the variable was set
-
+    load()  # says why, if torch has not got the device
     torch.set_num_threads(1)
     torch.empty(1, device="penstock")
     return session()
