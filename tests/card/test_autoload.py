@@ -1,7 +1,6 @@
 """`import torch` with Penstock installed: it never fails, costs nothing, and starts nothing."""
 
 import pytest
-
 from tests.card.support.import_torch import ForkServer, broken, other_extension, run
 
 NAME = "print(torch._C._get_privateuse1_backend_name())"
@@ -209,7 +208,7 @@ def test_an_older_torch_is_left_alone_and_said_to_be_too_old(forks):
 
 
 def test_a_newer_torch_is_warned_of_once_when_the_device_is_used(forks):
-    code = f"""
+    code = """
 import torch, warnings
 torch.__version__ = "2.99.0"
 warnings.simplefilter("always")

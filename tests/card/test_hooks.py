@@ -1,7 +1,6 @@
 """Hooks that raise in backward: the caller gets their error, as on the CPU."""
 
 import pytest
-
 from tests.card.support.import_torch import ForkServer
 
 

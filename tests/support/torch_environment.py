@@ -1,8 +1,8 @@
 """A virtual environment with torch: python -m tests.support.torch_environment FOLDER [RELEASE].
 
-PyPI has torch for x86-64 with CUDA's libraries only. These are 5 GB, and of other releases than those
-that Penstock is built with, so that torch has an environment of its own. What was in the folder goes
-first: after an installation that was interrupted, nobody knows what is missing.
+PyPI has torch for x86-64 with CUDA's libraries only. These are 5 GB, and of other releases than
+those that Penstock is built with, so that torch has an environment of its own. What was in the
+folder goes first: after an installation that was interrupted, nobody knows what is missing.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOM_BYTES = 9 * 10**9  # 5.4 GB installed, and 2.4 GB of downloads on the same disk at the same time
+ROOM_BYTES = 9 * 10**9  # 5.8 GB installed, beside downloads of 3 GB
 PINS = "constraints-torch.txt"
-OF_A_RELEASE = re.compile(r"(torch|triton|nvidia-|cuda-|setuptools)")  # what a release of torch pins
+OF_A_RELEASE = re.compile(r"(torch|triton|nvidia-|cuda-|setuptools)")  # pinned by torch itself
 
 
 def make(folder: Path, release: str | None = None) -> None:
@@ -31,8 +31,8 @@ def make(folder: Path, release: str | None = None) -> None:
     if free_bytes < ROOM_BYTES:
         sys.exit(
             f"no room for torch: {folder} needs {ROOM_BYTES / 1e9:.0f} GB, of which 6 GB stay, and "
-            f"its disk has {free_bytes / 1e9:.1f} GB free: free some there, or make build a link to "
-            "a folder on another disk"
+            f"its disk has {free_bytes / 1e9:.1f} GB free: free some there, or make build a link "
+            "to a folder on another disk"
         )
     wanted = ["--group", "torch", "--constraint", PINS]
     if release is not None:

@@ -1,6 +1,6 @@
-"""The tests of the virtual card with each release of torch that it supports: `make test-torch-versions`.
+"""The tests of the virtual card with each release of torch that is supported.
 
-One environment after another is made below build, and removed again. The table at the end says how
+`make test-torch-versions`: one environment after another is made below build, and removed again. The table at the end says how
 each went; the exit status is 1 if one failed.
 """
 
@@ -11,8 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.card.autoload import END_TORCH, FIRST_TORCH
 from tests.support import torch_environment
+
+from penstock.card.names import END_TORCH, FIRST_TORCH
 
 TESTS = "tests/card"
 

@@ -1,10 +1,10 @@
 """Autoload: what `import torch` calls of Penstock, in every program on a machine that has both.
 
 It must cost nothing that a program would notice, and must never raise: an error in an extension
-makes `import torch` itself fail. A program without cards keeps torch as it is, because torch has one
-place for devices of others, and the program may want it for another one. A program with cards gets
-the device's name here. Kernels are handed to torch when the first tensor is made on the device, and
-cards are started by the first operation.
+makes `import torch` itself fail. A program without cards keeps torch as it is, because torch has
+one place for devices of others, and the program may want it for another one. A program with cards
+gets the device's name here. Kernels are handed to torch when the first tensor is made on the
+device, and cards are started by the first operation.
 """
 
 from __future__ import annotations

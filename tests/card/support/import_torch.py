@@ -7,7 +7,10 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _SERVER = """
 import json, os, signal, sys, tempfile, torch
