@@ -1,7 +1,6 @@
 """Trains a small ResNet on images that it makes itself; prints the loss of each step.
 
-    python examples/pytorch/images.py --device cpu
-    penstock run --tflops 50 -- python examples/pytorch/images.py
+Try it with `penstock run --tflops 50 -- python examples/pytorch/images.py`, or with `--device cpu`.
 """
 
 import argparse

@@ -1,7 +1,6 @@
 """Trains a small GPT on a text that it makes itself; prints the loss of each step.
 
-    python examples/pytorch/words.py --device cpu
-    penstock run --tflops 50 -- python examples/pytorch/words.py
+Try it with `penstock run --tflops 50 -- python examples/pytorch/words.py`, or with `--device cpu`.
 """
 
 import argparse

@@ -18,3 +18,13 @@ def cards():
     torch.set_num_threads(1)
     torch.empty(1, device="penstock")
     return session()
+
+
+@pytest.fixture
+def eager_splits(cards):
+    """Small products are split as well."""
+    former, cards.planner._least_work = cards.planner._least_work, 0
+    cards.plans.clear()
+    yield
+    cards.planner._least_work = former
+    cards.plans.clear()

@@ -32,16 +32,6 @@ def _data(name):
     }[name]
 
 
-@pytest.fixture
-def eager_splits(cards):
-    """Small products are split as well."""
-    former, cards.planner._least_work = cards.planner._least_work, 0
-    cards.plans.clear()
-    yield
-    cards.planner._least_work = former
-    cards.plans.clear()
-
-
 def _train(model, optimizer, given, target, loss_of):
     losses = []
     for _ in range(STEPS):

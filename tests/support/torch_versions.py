@@ -1,7 +1,7 @@
-"""The tests of the virtual card with each release of torch that is supported.
+"""`make test-torch-versions`: the virtual card's tests with each release of torch that it supports.
 
-`make test-torch-versions`: one environment after another is made below build, and removed again.
-The table at the end says how each went; the exit status is 1 if one failed.
+One environment after another is made below build, and removed again. The table at the end says how
+each went; the exit status is 1 if one failed.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ def load() -> None:
     """Gives torch the device in a program that set TORCH_DEVICE_BACKEND_AUTOLOAD=0.
 
     Raises:
-        PenstockError: it cannot have the device, such as if another extension has the place.
+        PenstockError: it cannot have the device, for instance because another extension has the
+        place.
     """
     from penstock.card import autoload
     from penstock.model import PenstockError

@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from penstock_api.v1 import card_ops_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from concurrent.futures import Future
 
     from penstock.card.link import CardError, OperationError
     from penstock.card.link.spawned import SpawnedCard
@@ -67,8 +69,15 @@ class Cards:
     def start(self, kinds: Sequence[CardKind]) -> None:
         """Starts the workers and brings them together. Raises `PenstockError`."""
         try:
-            for i, kind in enumerate(kinds):
-                self.cards.append(self._spawn(f"card {i}", kind))
+            # Each loads torch first, which takes seconds, so they do it at the same time.
+            with ThreadPoolExecutor(len(kinds)) as threads:
+                names = [f"card {i}" for i in range(len(kinds))]
+                futures = [
+                    threads.submit(self._spawn, *one) for one in zip(names, kinds, strict=True)
+                ]
+            self.cards = [one for one in map(_started, futures) if one is not None]
+            for future in futures:
+                future.result()
             _set_up(self.cards)
         except BaseException:
             self.close()
@@ -154,6 +163,10 @@ def start_cards(kinds: Sequence[CardKind] | None = None) -> Cards:
     cards.start(kinds)
     cards.speeds = tuple(one.speed or 1.0 for one in kinds)
     return cards
+
+
+def _started(future: Future[SpawnedCard]) -> SpawnedCard | None:
+    return None if future.exception() is not None else future.result()
 
 
 def _set_up(cards: list[SpawnedCard]) -> None:

@@ -8,9 +8,10 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 FREE = 0  # in the place of an operation's number: one buffer's number follows, which is forgotten
+MOST_PART_BYTES = 64 << 20  # of a buffer in one frame; a link limits its frames
 _COUNTS = struct.Struct("<II")
 _UPLOAD = struct.Struct("<Qq")
 _STATISTICS = struct.Struct("<6Q")
@@ -32,6 +33,7 @@ class Kind(IntEnum):
     POISON = 40  # buffers that are missing on another card
     STATISTICS = 41  # request: memory in use, counts
     SET_UP = 42  # request: a Setup; answers a Ready when all cards are together
+    WRITE = 43  # bytes of a buffer that was allocated
     FAILED = 64  # event from a worker: a Failure
 
 
@@ -68,7 +70,10 @@ def unpack_calls(body: memoryview) -> Calls:
 
 
 def pack_upload(number: int, size_bytes: int = -1) -> bytes:
-    """The head of UPLOAD, before the bytes; and with a size the body of ALLOCATE."""
+    """The head of UPLOAD, before the bytes; and with a size the body of ALLOCATE.
+
+    In the head of WRITE, the place of the first byte stands instead of the size.
+    """
     return _UPLOAD.pack(number, size_bytes)
 
 
@@ -78,6 +83,20 @@ def unpack_upload(body: memoryview) -> tuple[int, int, memoryview]:
         raise ValueError(f"an upload of {len(body)} bytes")
     number, size_bytes = _UPLOAD.unpack_from(body)
     return number, size_bytes, body[_UPLOAD.size :]
+
+
+def upload_frames(
+    number: int, content: memoryview
+) -> Iterator[tuple[Kind, tuple[bytes | memoryview, ...]]]:
+    """The frames that make a buffer with this content, as kinds and parts of bodies."""
+    size_bytes = len(content)
+    if size_bytes <= MOST_PART_BYTES:
+        yield Kind.UPLOAD, (pack_upload(number, size_bytes), content)
+        return
+    yield Kind.ALLOCATE, (pack_upload(number, size_bytes),)
+    for first in range(0, size_bytes, MOST_PART_BYTES):
+        part = content[first : first + MOST_PART_BYTES]
+        yield Kind.WRITE, (pack_upload(number, first), part)
 
 
 def pack_range(number: int, first: int, end: int) -> bytes:

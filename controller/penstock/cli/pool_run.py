@@ -20,8 +20,8 @@ NO_ROOM = 75  # EX_TEMPFAIL: the same claim may be granted later
 
 def run_in_pool(
     claim: PoolClaim, command: list[str], state_dir: Path | None, *, quiet: bool
-) -> int:
-    """Runs the command as an application of the pool, with a card; returns its exit code.
+) -> None:
+    """Runs the command as an application of the pool, with a card; exits with its exit code.
 
     Raises:
         PenstockError: the claim is not allowed, or there is no agent of a pool here.
@@ -31,8 +31,7 @@ def run_in_pool(
 
     place = PoolPlace(None, None, None, None, state_dir)
     with exit_without_room():
-        code = run_application(place, claim, command, quiet=quiet, extra=card_variables)
-    return code
+        sys.exit(run_application(place, claim, command, quiet=quiet, extra=card_variables))
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from penstock.card.cards import parse_cards, start_cards
-from penstock.card.device import start
+from penstock.card.device import buffer, start
 from penstock.card.device.session import Session
 from penstock.card.failures import Failures
 
@@ -19,12 +19,15 @@ def session_of(text):
         start._session,
         Session([one.link for one in cards.cards], cards.speeds, cards),
     )
+    others = dict(buffer._live)  # those of other cards do not move
+    buffer._live.clear()
     is_first, start._owner = start._owner == 0, start.os.getpid()
     try:
         yield start._session
     finally:
         start._session.cards.close()
         start._session = former
+        buffer._live.update(others)
         if is_first:
             start._owner = 0
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
+
     from penstock.card.layout import Layout
 
+_ref = weakref.ref
 _numbers = itertools.count(1)  # next() is atomic, as backward runs in threads of its own
 
 
@@ -18,6 +22,14 @@ def reserve() -> int:
 
 
 dead: deque[int] = deque()  # the numbers of buffers that the cards are still to forget
+
+
+_live: dict[int, weakref.ref[Buffer]] = {}
+
+
+def live_buffers() -> list[Buffer]:
+    """All buffers that the program has."""
+    return [one for ref in list(_live.values()) if (one := ref()) is not None]
 
 
 class Buffer:
@@ -30,9 +42,10 @@ class Buffer:
         rows: The length of the first dimension of the tensor that it was made for, 0 if it has
             none. Splits do not cross these rows, so that a tensor of (batch, length) and its
             view of (batch * length) are cut at the same bytes.
+        sum_dtype: The type of its elements, if the layout is PARTIAL or REDUCING.
     """
 
-    __slots__ = ("__weakref__", "layout", "number", "rows", "size_bytes")
+    __slots__ = ("__weakref__", "layout", "number", "rows", "size_bytes", "sum_dtype")
 
     def __init__(
         self, size_bytes: int, layout: Layout | None, rows: int, number: int | None = None
@@ -41,8 +54,11 @@ class Buffer:
         self.size_bytes = size_bytes
         self.layout = layout
         self.rows = rows
+        self.sum_dtype: torch.dtype | None = None
+        _live[self.number] = _ref(self)
 
     def __del__(self) -> None:
+        _live.pop(self.number, None)
         # Garbage may be collected at any moment, also while this thread holds the lock of the
         # stream: the number is only noted.
         if self.layout is not None:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from penstock.card.device.session import Session
 
 
+# The generator is there from the start: torch.utils.checkpoint keeps the state of a device's
+# generator only if the device's module says that it is initialized.
+_initialized = True
+
+
 def _lazy_init() -> None:
     """Called by torch before it makes the first tensor on the device. Raises `PenstockError`."""
     from penstock.card.device.start import start

@@ -22,8 +22,8 @@ def register_guard() -> None:
 
     When a hook raises in backward, torch asks for the type of the device while it leaves the hook,
     with the error still set in Python. A function that returns then is an error in itself, and
-    torch would end the process. So the error is taken out, and the patched call of backward raises
-    it again (`patches`).
+    torch would end the process. So the error is taken out, and raised again by who called backward
+    (`patches`).
     """
     from torch import _C
 

@@ -45,6 +45,7 @@ class Planner:
     """Makes plans for the cards of a stream.
 
     Attributes:
+        speeds: What the cards are worth to each other.
         gathered: How often each operation was done whole on every card although an argument was
             split.
     """
@@ -54,7 +55,7 @@ class Planner:
     ) -> None:
         self._stream = stream
         self._least_work = least_work
-        self._speeds = speeds
+        self.speeds = speeds
         self.gathered: Counter[str] = Counter()
 
     def plan(
@@ -94,7 +95,7 @@ class Planner:
     ) -> Question:
         named = signature.named(args, kwargs, iter(operands))
         return Question(signature.name, signature.full_name, named, operands, inferred.results,
-                        self._speeds, signature.is_random, self._least_work,
+                        self.speeds, signature.is_random, self._least_work,
                         signature.target_count)  # fmt: skip
 
     def _planned(

@@ -76,13 +76,16 @@ def _kernel(name: str, session: Callable[[], Session]) -> Callable[..., Any] | N
         operation = getattr(packet, overload or "default")
     except AttributeError:
         return None  # only for TorchScript
+    has_torchs = _has(name, "CompositeExplicitAutograd")
+    if has_torchs and not any("Tensor" in str(one.type) for one in operation._schema.returns):
+        return None  # torch answers from sizes alone, or of other operations
     signature = Signature(operation)
     is_drawn = torch.Tag.nondeterministic_seeded in operation.tags
-    if is_drawn and _has(name, "CompositeExplicitAutograd"):
+    if is_drawn and has_torchs:
         return None  # torch makes it of an empty tensor and an operation that fills it
     is_view = signature.is_view or torch.Tag.inplace_view in operation.tags
     if base in METADATA or is_view or base in UNMARKED:
         # Where torch has a kernel for all devices, its results have no Python object yet, which
         # torch.nn.Parameter requires of what `detach` returns.
-        return None if _has(name, "CompositeExplicitAutograd") else view_kernel(operation)
+        return None if has_torchs else view_kernel(operation)
     return Kernel(signature, session)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import threading
 from typing import TYPE_CHECKING, Any
 
+from penstock.card.cards import start_cards
+from penstock.card.device.move import copy_buffers, parts_of
 from penstock.card.device.planner import Planner
 from penstock.card.device.reductions import Reductions
 from penstock.card.device.stream import Stream
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from penstock.card.cards import Cards
+    from penstock.card.cards import CardKind, Cards
     from penstock.card.device.buffer import Buffer
     from penstock.card.device.plan import Plan
     from penstock.card.link import CardLink
@@ -47,6 +50,8 @@ class Session:
     def change_layout(self, buffer: Buffer, layout: Layout, dtype: torch.dtype) -> None:
         """Makes a buffer lie in another way on the cards."""
         former, buffer.layout = buffer.layout, layout
+        if layout is PARTIAL:
+            buffer.sum_dtype = dtype
         if former is None:
             self._allocate(buffer, layout)
             return
@@ -107,6 +112,45 @@ class Session:
         self.stream.calls += 1
         self.stream.appended()
 
+    def replace_cards(self, kinds: Sequence[CardKind]) -> None:
+        """Moves the program to other cards, which are started; the former ones are ended.
+
+        Raises:
+            PenstockError: a card could not be started or was lost. The former ones stay in use.
+            RuntimeError: an operation has failed before, or a new card has too little memory.
+        """
+        cards = start_cards(kinds)
+        try:
+            with self.stream.lock:
+                layouts = copy_buffers(self, cards)
+                former = self.cards
+                self._take(cards, layouts)
+        except BaseException:
+            cards.close()
+            raise
+        if former is not None:
+            threading.Thread(target=former.close, name="penstock-close", daemon=True).start()
+
+    def _take(self, cards: Cards, layouts: dict[Buffer, Layout]) -> None:
+        """Goes on with cards that have all buffers, in these layouts."""
+        for buffer, layout in layouts.items():
+            buffer.layout = layout
+        self.cards = cards
+        self.stream.take([one.link for one in cards.cards], cards.failures)
+        self.reductions = Reductions(self.stream)
+        self._conversions.clear()
+        self.set_speeds(cards.speeds)
+
+    def set_speeds(self, speeds: tuple[float, ...]) -> None:
+        """Splits new tensors by other speeds.
+
+        Tensors that are split keep their layout. If they meet new ones, they are gathered.
+        """
+        with self.stream.lock:
+            self.speeds = speeds
+            self.planner.speeds = speeds
+            self.plans.clear()
+
     def synchronize(self) -> None:
         """Waits until all cards have done all work. Raises `CardError`."""
         self.stream.ask(Kind.SYNCHRONIZE)
@@ -124,13 +168,10 @@ class Session:
         """Fills a whole buffer with the content of a tensor on the CPU that lies like `to`."""
         buffer = buffer_of(to)
         content = memoryview(bytes_of(source))
-        parts = [content] * len(self.speeds)
-        if isinstance(buffer.layout, Split):
-            bounds = buffer.layout.bounds
-            parts = [content[low:high] for low, high in itertools.pairwise(bounds)]
-        else:
-            buffer.layout = WHOLE
-        self.stream.upload(buffer.number, parts)
+        with self.stream.lock:  # the cards may be replaced meanwhile
+            if not isinstance(buffer.layout, Split):
+                buffer.layout = WHOLE
+            self.stream.upload(buffer.number, parts_of(content, buffer.layout, len(self.speeds)))
 
     def download(self, buffer: Buffer, first: int, end: int, dtype: torch.dtype) -> bytearray:
         """Bytes `first` to `end` of a buffer. Raises `CardError`."""

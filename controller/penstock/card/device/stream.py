@@ -13,12 +13,14 @@ from penstock.card.device.errors import failure_error, request_error
 from penstock.card.failures import Failures
 from penstock.card.frames import (
     FREE,
+    MOST_PART_BYTES,
     Kind,
     pack_calls,
     pack_poison,
     pack_range,
     pack_upload,
     unpack_numbers,
+    upload_frames,
 )
 from penstock.card.link import CardError, OperationError
 from penstock.model import PenstockError
@@ -112,7 +114,8 @@ class Stream:
             self.check()
             self.flush()
             for link, part in zip(self.links, parts, strict=True):
-                self._post(link, Kind.UPLOAD, pack_upload(number, len(part)), part)
+                for kind, body in upload_frames(number, part):
+                    self._post(link, kind, *body)
 
     def allocate(self, number: int, sizes_bytes: Sequence[int]) -> None:
         """Makes a buffer with undefined content, of a size for each card."""
@@ -134,8 +137,9 @@ class Stream:
             self.flush()
             ranges, replies = [], []
             for link, low, high in zip(self.links, bounds, bounds[1:], strict=False):
-                start, stop = max(first, low), min(end, high)
-                if start < stop:
+                high = min(end, high)  # noqa: PLW2901 - no more than that is asked for
+                for start in range(max(first, low), high, MOST_PART_BYTES):
+                    stop = min(high, start + MOST_PART_BYTES)
                     body = pack_range(number, start - low, stop - low)
                     replies.append(self._request(link, Kind.DOWNLOAD, body))
                     ranges.append((start, stop))
@@ -151,6 +155,14 @@ class Stream:
             self.flush()
             replies = [self._request(link, kind, body) for link in self.links]
         return self._results(replies)
+
+    def poisoned(self) -> set[int]:
+        """The buffers that are missing. Raises as `download`."""
+        return {one for body in self.ask(Kind.POISONED) for one in unpack_numbers(body)}
+
+    def take(self, links: Sequence[CardLink], failures: Failures) -> None:
+        """Goes on with other cards, which have all buffers and know no operation yet."""
+        self.links, self.failures = links, failures
 
     def check(self) -> None:
         """Raises what has failed on a card and was not raised yet.

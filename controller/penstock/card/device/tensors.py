@@ -8,6 +8,7 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 
 from penstock.card.device.buffer import Buffer
+from penstock.card.layout import PARTIAL
 
 if TYPE_CHECKING:
     from penstock.card.layout import Layout
@@ -48,6 +49,8 @@ def new_tensor(
     if size_bytes is None:
         size_bytes = extent(size, stride) * dtype.itemsize
     buffer = Buffer(size_bytes, layout, size[0] if size else 0, number)
+    if layout is PARTIAL:
+        buffer.sum_dtype = dtype
     number = buffer.number
     if numbers is not None:
         numbers.append(number)

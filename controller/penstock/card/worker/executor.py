@@ -60,6 +60,7 @@ class Executor:
             Kind.DEFINE: self._define,
             Kind.UPLOAD: self._upload,
             Kind.ALLOCATE: self._allocate,
+            Kind.WRITE: self._write,
             Kind.DOWNLOAD: self._download,
             Kind.SYNCHRONIZE: self._synchronize,
             Kind.COMPUTE: self._compute,
@@ -182,6 +183,13 @@ class Executor:
         number, size_bytes, _ = unpack_upload(body)
         self._new_buffer(number, size_bytes)
         self._store.unwritten.add(number)
+
+    def _write(self, body: memoryview) -> None:
+        number, first, content = unpack_upload(body)
+        with contextlib.suppress(PoisonedError):  # reported when it was allocated
+            target = self._store.content(number)[first : first + len(content)]
+            target.copy_(torch.frombuffer(content, dtype=torch.uint8))
+            self._store.unwritten.discard(number)
 
     def _new_buffer(self, number: int, size_bytes: int) -> torch.Tensor | None:
         try:

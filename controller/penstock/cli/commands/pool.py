@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.commands import pool_acquire, pool_compact, pool_serve
+from penstock.cli.commands import pool_acquire, pool_compact, pool_estimate, pool_serve
 from penstock.cli.options import Output, OutputFormat, StateDir
 from penstock.cli.pool_arguments import (
     ApplicationName,
@@ -40,6 +40,7 @@ app = typer.Typer(
 app.command("acquire", context_settings={"allow_interspersed_args": False})(pool_acquire.acquire)
 app.command("serve")(pool_serve.serve)
 app.command("compact")(pool_compact.compact)
+app.command("estimate")(pool_estimate.estimate)
 app.command("serve")(pool_serve.serve)
 
 NodeNames = Annotated[

@@ -86,7 +86,7 @@ def run(
         }  # fmt: skip
         _refuse_with_tflops(tflops, [option for option, value in given.items() if value])
         claim = claim_of(tflops, priority, wait, memory, kind, "node", None, name)
-        sys.exit(run_in_pool(claim, command, state_dir, quiet=quiet))
+        run_in_pool(claim, command, state_dir, quiet=quiet)
     loaded = chosen_policy(policy, command[0], memory, cores)
     if not quiet:
         warn_of_obstacles(command[0])

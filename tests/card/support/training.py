@@ -1,0 +1,42 @@
+"""A small training whose losses show whether a card gave other data."""
+
+import torch
+from tests.card.support.sessions import session_of
+from torch import nn
+
+
+class Training:
+    """A network with convolution and batch normalization, step by step, always from one start."""
+
+    def __init__(self, device="penstock"):
+        torch.manual_seed(7)
+        self.model = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 5)
+        ).to(device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.05, momentum=0.9)
+        self.inputs = torch.randn(24, 3, 8, 8)
+        self.targets = torch.randint(5, (24,))
+        self.device = device
+
+    def forward(self):
+        """The loss of a step."""
+        out = self.model(self.inputs.to(self.device))
+        return nn.functional.cross_entropy(out, self.targets.to(self.device))
+
+    def backward(self, loss):
+        """The rest of the step; returns the loss as a number."""
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+    def step(self):
+        """One step."""
+        return self.backward(self.forward())
+
+
+def losses_of(cards, steps):
+    """The losses of undisturbed steps on these cards."""
+    with session_of(cards):
+        training = Training()
+        return [training.step() for _ in range(steps)]
