@@ -12,9 +12,8 @@ import pytest
 
 os.environ.setdefault("PENSTOCK_CARD", "cpu=1,cpu=2,cpu=4")
 
-import pathlib
-
 import torch
+from tests.card.support.processes import assert_gone
 from tests.card.support.sessions import session_of
 from tests.card.support.training import Training, losses_of
 
@@ -41,16 +40,9 @@ def train_until_lost(undisturbed):
     raise AssertionError("no card was lost")
 
 
-def assert_gone(pids):
-    deadline_s = time.monotonic() + 5
-    while any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("moment", range(MOMENTS))
 def test_a_card_lost_in_training_is_named_and_gives_no_other_data(undisturbed, moment):
-    chance = random.Random(moment)  # noqa: S311 - moments, not secrets
+    chance = random.Random(moment)  # noqa: S311 - a moment, the same in each run
     card, number = chance.randrange(2), chance.choice([signal.SIGKILL, signal.SIGSTOP])
     lost_s = []
     with session_of(CARDS) as session:

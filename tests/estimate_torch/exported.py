@@ -19,7 +19,8 @@ def export(make_model, sample, path, dynamic=None):
         warnings.simplefilter("ignore")  # tracing warns of shapes that become constants
         torch.onnx.export(
             model, (inputs,), buffer, dynamo=False, input_names=["x"], output_names=["y"],
-            dynamic_axes={"x": dynamic} if dynamic else None, export_params=False, training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False,
+            dynamic_axes={"x": dynamic} if dynamic else None, export_params=False,
+            training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False,
         )  # fmt: skip
     exported = onnx.load_model_from_string(buffer.getvalue())
     _weights_elsewhere(exported)

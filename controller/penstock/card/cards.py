@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 from penstock.card.failures import Failures
 from penstock.card.frames import KINDS, Kind
+from penstock.card.link import CardError
 from penstock.card.link.spawned import spawn
 from penstock.card.names import VARIABLE
+from penstock.card.speeds import measure
 from penstock.model import PenstockError
 from penstock_api.v1 import card_ops_pb2 as pb
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
 
-    from penstock.card.link import CardError, OperationError
+    from penstock.card.link import OperationError
     from penstock.card.link.spawned import SpawnedCard
 
 
@@ -34,7 +36,7 @@ class CardKind:
 
     Attributes:
         kind: The name of its adapter.
-        speed: What it is worth to the others; None: it is measured.
+        speed: What it is worth to the others; None: all are measured.
         memory_bytes: A simulated limit of its memory.
     """
 
@@ -79,6 +81,9 @@ class Cards:
             for future in futures:
                 future.result()
             _set_up(self.cards)
+        except CardError as error:
+            self.close()
+            raise self.cause(error) from error
         except BaseException:
             self.close()
             raise
@@ -108,6 +113,14 @@ class Cards:
         for one in self.cards:
             one.kill()
 
+    def cause(self, error: CardError) -> CardError:
+        """The error that led to this one: the loss of a card ends the others."""
+        return error if self.failures.lost is None else self.failures.lost.again()
+
+    def measured_speeds(self) -> tuple[float, ...]:
+        """What the cards are worth to each other now; takes a second. Raises `CardError`."""
+        return measure([one.link for one in self.cards]) if len(self.cards) > 1 else (1.0,)
+
     def close(self) -> None:
         """Ends the workers."""
         self._is_closed = True
@@ -120,12 +133,18 @@ class Cards:
 def parse_cards(text: str) -> list[CardKind]:
     """The cards of a list such as "cpu,cpu=2,cpu=2@64000000": KIND=SPEED@BYTES.
 
-    A card without speed is measured; the bytes are a simulated limit of its memory.
+    Cards without speeds are measured; the bytes are a simulated limit of a card's memory.
 
     Raises:
-        PenstockError: an item is not of this form.
+        PenstockError: an item is not of this form, or some cards have a speed and others none.
     """
-    return [_parse(item.strip()) for item in text.split(",")]
+    kinds = [_parse(item.strip()) for item in text.split(",")]
+    if len({one.speed is None for one in kinds}) > 1:
+        raise PenstockError(
+            f"invalid ${VARIABLE}", "some cards have a speed and others have none",
+            f"write all speeds, like {VARIABLE}=cpu=1,cpu=2, or none, and they are measured",
+        )  # fmt: skip
+    return kinds
 
 
 def _parse(item: str) -> CardKind:
@@ -161,7 +180,15 @@ def start_cards(kinds: Sequence[CardKind] | None = None) -> Cards:
     kinds = check_cards() if kinds is None else kinds
     cards = Cards()
     cards.start(kinds)
-    cards.speeds = tuple(one.speed or 1.0 for one in kinds)
+    given = [one.speed for one in kinds if one.speed is not None]
+    try:
+        cards.speeds = tuple(given) if len(given) == len(kinds) else cards.measured_speeds()
+    except CardError as error:
+        cards.close()
+        raise cards.cause(error) from error
+    except BaseException:
+        cards.close()
+        raise
     return cards
 
 

@@ -12,9 +12,12 @@ if TYPE_CHECKING:
 
 FREE = 0  # in the place of an operation's number: one buffer's number follows, which is forgotten
 MOST_PART_BYTES = 64 << 20  # of a buffer in one frame; a link limits its frames
+_MOST_PROBE_S = 60.0
 _COUNTS = struct.Struct("<II")
 _UPLOAD = struct.Struct("<Qq")
 _STATISTICS = struct.Struct("<6Q")
+_PROBE = struct.Struct("<d")
+_RATES = struct.Struct("<2d")
 _POISON = struct.Struct("<Qq")
 _RANGE = struct.Struct("<QQQ")
 
@@ -34,6 +37,7 @@ class Kind(IntEnum):
     STATISTICS = 41  # request: memory in use, counts
     SET_UP = 42  # request: a Setup; answers a Ready when all cards are together
     WRITE = 43  # bytes of a buffer that was allocated
+    PROBE = 44  # request: multiplications a second
     FAILED = 64  # event from a worker: a Failure
 
 
@@ -157,3 +161,31 @@ def unpack_poison(body: memoryview) -> dict[int, int]:
     if len(body) % _POISON.size:
         raise ValueError(f"poison of {len(body)} bytes")
     return dict(_POISON.iter_unpack(body))
+
+
+def pack_probe(probe_s: float) -> bytes:
+    """The body of PROBE: for how long each kind of work is measured."""
+    return _PROBE.pack(probe_s)
+
+
+def unpack_probe(body: memoryview) -> float:
+    """The time in the body of PROBE. Raises `ValueError`."""
+    (probe_s,) = _PROBE.unpack(body) if len(body) == _PROBE.size else (-1.0,)
+    if not 0 < probe_s <= _MOST_PROBE_S:
+        raise ValueError(f"a probe of {probe_s} s")
+    return float(probe_s)
+
+
+def pack_rates(rates: tuple[float, float]) -> bytes:
+    """The body of the answer to PROBE."""
+    return _RATES.pack(*rates)
+
+
+def unpack_rates(body: memoryview) -> tuple[float, float]:
+    """The rates in a body. Raises `ValueError`."""
+    if len(body) != _RATES.size:
+        raise ValueError(f"rates of {len(body)} bytes")
+    products, convolutions = _RATES.unpack(body)
+    if not (0 < products < float("inf") and 0 < convolutions < float("inf")):
+        raise ValueError(f"rates of {products} and {convolutions}")
+    return products, convolutions

@@ -139,8 +139,8 @@ class Estimate:
 
     def _unknown_lines(self) -> list[str]:
         return [
-            f"warning: FLOPs of {name} are not known and not counted: "
-            f"{one.calls} call{'' if one.calls == 1 else 's'} on up to {_amount(one.elements)} elements in all"
+            f"warning: FLOPs of {name} are not known and not counted: called {one.calls} x, on up "
+            f"to {_amount(one.elements)} elements in all"
             for name, one in self.work.unknown.items()
         ]
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _OURS = str(Path(__file__).parents[1])
 _STDLIB = sysconfig.get_path("stdlib")
+_NO_DATA = "tensors have no data in an estimate: leave out what reads their values"
 _ON_CPU = "leave .cuda() and the like out: nothing is computed, so no device is needed"
 _MOST_CHARACTERS = 300  # of another's error text
 
@@ -94,8 +95,14 @@ def naming_the_line(doing: str) -> Iterator[None]:
         text = " ".join(str(error).split())[:_MOST_CHARACTERS]
         raise PenstockError(
             f"{doing} failed", f"{_place(error.__traceback__)}: {type(error).__name__}: {text}",
-            _ON_CPU if "device" in text else "correct that line",
+            _advice(text),
         ) from error  # fmt: skip
+
+
+def _advice(text: str) -> str:
+    if "device" in text:
+        return _ON_CPU
+    return _NO_DATA if "tensor subclasses" in text else "correct that line"
 
 
 def _place(trace: TracebackType | None) -> str:

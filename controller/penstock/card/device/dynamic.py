@@ -66,7 +66,7 @@ def _defined(
 def _result(item: pb.Result, numbers: Any) -> Any:
     kind = item.WhichOneof("kind")
     if kind != "tensor":
-        return getattr(item, kind or "")
+        return None if kind is None else getattr(item, kind)
     view = item.tensor
     return new_tensor(tuple(view.size), tuple(view.stride), getattr(torch, view.dtype), WHOLE,
                       item.buffer_bytes, number=next(numbers))  # fmt: skip

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
-_AnyGenerator = torch._C.Generator  # torch.Generator itself is patched
+_Generator = torch._C.Generator  # also those that torch passes on without their Python class
 _PLAIN = {int, type(None), str, torch.dtype, torch.memory_format, torch.layout, torch.device}
 _COMPLEX = {torch.complex32, torch.complex64, torch.complex128}  # their views may be conjugated
 _NO_INTEGERS: list[int] = []
@@ -71,7 +71,7 @@ class Scan:
                 self.add(one)
         elif kind is bool:
             self.key += (bool, value)
-        elif isinstance(value, _AnyGenerator):
+        elif isinstance(value, _Generator):
             self.generator = value
         else:
             self.key.append(value)

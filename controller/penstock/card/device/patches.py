@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from penstock.card.device import module, place
 from penstock.card.device.buffer import Buffer
+from penstock.card.device.random import own_generators
 from penstock.card.device.tensors import DEVICE, new_storage
 
 _NAME = "penstock"
@@ -19,9 +21,7 @@ _NAME = "penstock"
 
 def patch() -> None:
     """Applies all patches, once."""
-    # Otherwise `module.to("penstock")` makes new parameters: tied ones are no longer tied, and an
-    # optimizer that was made before goes on with the old ones, without a word.
-    torch.__future__.set_swap_module_params_on_conversion(True)
+    _patch_modules()
     _patch_storage()
     _patch_generator()
     _patch_pinning()
@@ -34,6 +34,34 @@ def patch() -> None:
 
 def _is_own(device: object) -> bool:
     return device is not None and torch.device(device).type == _NAME
+
+
+def _patch_modules() -> None:
+    """`module.to("penstock")` keeps the parameters that the module has.
+
+    Otherwise torch makes new ones: tied ones are no longer tied, and an optimizer that was made
+    before goes on with the old ones, without a word.
+    """
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    former = torch.nn.Module._apply
+
+    def _apply(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Module:
+        lazy = [one for one in self._parameters.values() if one is not None and is_lazy(one)]
+        kinds = [type(one) for one in lazy]
+        try:
+            module = former(self, fn, recurse)
+        except RuntimeError as error:
+            if "Couldn't swap" not in str(error) or "delete" in str(error):
+                raise
+            raise RuntimeError(
+                f"{error}, as something else refers to it, such as the result of a forward pass "
+                "that had no backward pass: delete that first, or evaluate under torch.no_grad()"
+            ) from error
+        for one, kind in zip(lazy, kinds, strict=True):
+            one.__class__ = kind  # exchanging tensors makes plain parameters of them
+        return module
+
+    torch.nn.Module._apply = _apply
 
 
 def _patch_storage() -> None:
@@ -52,32 +80,41 @@ def _patch_storage() -> None:
         return new_storage(Buffer(size_bytes, None, size_bytes))
 
     torch.UntypedStorage.__new__ = new
-    write_file = torch.UntypedStorage._write_file
+    write = torch.UntypedStorage._write_file  # of torch.save in its former format
 
-    def write(self: torch.UntypedStorage, *args: Any) -> Any:
-        # Pickling writes a storage by its address, which is none here.
-        return write_file(self.cpu() if self.device.type == _NAME else self, *args)
+    def _write_file(self: torch.UntypedStorage, *args: Any) -> None:
+        write(self.cpu() if self.device.type == _NAME else self, *args)
 
-    torch.UntypedStorage._write_file = write
+    torch.UntypedStorage._write_file = _write_file
+    read = torch.UntypedStorage._set_from_file  # of torch.load, likewise
+
+    def _set_from_file(self: torch.UntypedStorage, *args: Any) -> Any:
+        if self.device.type != _NAME:
+            return read(self, *args)
+        staged = torch.UntypedStorage(self.nbytes())
+        read(staged, *args)
+        return self.copy_(staged)
+
+    torch.UntypedStorage._set_from_file = _set_from_file
 
 
 _former_generator = torch.Generator
 
 
-class _AnyGenerator(type(_former_generator)):  # type: ignore[misc]
-    """isinstance(g, torch.Generator) holds for generators of all devices."""
-
+class _GeneratorKind(type(torch.Generator)):  # type: ignore[misc]
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _former_generator)
 
 
-class Generator(_former_generator, metaclass=_AnyGenerator):  # type: ignore[valid-type,misc]
+class Generator(torch.Generator, metaclass=_GeneratorKind):  # type: ignore[misc]
     """torch.Generator, also for device penstock: a generator of seeds, one for each operation."""
 
     def __new__(cls, device: Any = "cpu") -> Any:  # noqa: D102 - as torch.Generator
         if not _is_own(device):
             return _former_generator(device)
-        return super().__new__(cls, "cpu")
+        own = super().__new__(cls, "cpu")
+        own_generators[own._cdata] = own
+        return own
 
     @property
     def device(self) -> torch.device:

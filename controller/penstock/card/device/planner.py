@@ -7,6 +7,8 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from penstock.card.device.decision import PARTIAL, WHOLE, Cut, Decision, Question, all_whole
 from penstock.card.device.inference import infer
 from penstock.card.device.messages import Slots, operation_message
@@ -18,9 +20,7 @@ from penstock.card.layout import LocalView, Split, local_views, whole_view
 from penstock.card.layout.placement import split_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import torch
+    from collections.abc import Iterable, Sequence
 
     from penstock.card.device.buffer import Buffer
     from penstock.card.device.decision import Use
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 
 LEAST_WORK = 1e6  # multiplications: a millisecond of a slow core, or what a message to it costs
+
+
+# These may write an element several times, as each time is the same.
+IDEMPOTENT = {"aten::fill_", "aten::zero_", "aten::masked_fill_"}
 
 
 class ResizeError(Exception):
@@ -75,6 +79,8 @@ class Planner:
         """
         inferred = infer(signature.operation, args, kwargs)
         changed = signature.changed_tensors(args, kwargs)
+        if signature.is_pointwise and signature.name not in IDEMPOTENT:
+            _check_overlap(tensors[i] for i in changed)
         operands = [
             Operand(i, tensor, buffer, is_changed=i in changed)
             for i, (tensor, buffer) in enumerate(zip(tensors, buffers, strict=True))
@@ -155,6 +161,15 @@ class Planner:
         if best is None:
             raise AssertionError(f"{signature.full_name}: every tensor can be made whole")
         return best
+
+
+def _check_overlap(targets: Iterable[torch.Tensor]) -> None:
+    """Refuses to write into tensors whose elements share memory. Raises `RuntimeError`."""
+    if any(torch._debug_has_internal_overlap(one) == 1 for one in targets):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a "
+            "single memory location. Please clone() the tensor before performing the operation."
+        )
 
 
 def _results(

@@ -6,6 +6,7 @@ The cards make the numbers of an operation from its seed (`penstock.card.worker.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,10 +16,17 @@ if TYPE_CHECKING:
 
 _seeds = torch.empty((), dtype=torch.int64)
 default_generator = torch.Generator()
+# The generators of the device by the address of what torch has of them: it passes them on to
+# kernels without their Python class.
+own_generators: weakref.WeakValueDictionary[int, torch.Generator] = weakref.WeakValueDictionary()
 
 
 def draw_seed(generator: torch.Generator | None) -> int:
-    """A seed for one operation."""
+    """A seed for one operation. Raises `RuntimeError` for a generator of another device."""
+    if generator is not None and generator._cdata not in own_generators:
+        raise RuntimeError(
+            f"Expected a 'penstock' device type for generator but found '{generator.device.type}'"
+        )
     return _seeds.random_(generator=generator or default_generator).item()
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import threading
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from penstock.card.cards import start_cards
@@ -15,6 +15,7 @@ from penstock.card.device.stream import Stream
 from penstock.card.device.tensors import buffer_of
 from penstock.card.frames import Kind, Statistics, unpack_statistics
 from penstock.card.layout import PARTIAL, REDUCING, WHOLE, Layout, Split
+from penstock.card.link import CardError
 from penstock_api.v1 import card_ops_pb2 as pb
 
 if TYPE_CHECKING:
@@ -93,8 +94,7 @@ class Session:
     def _allocate(self, buffer: Buffer, layout: Layout) -> None:
         sizes = [buffer.size_bytes] * len(self.speeds)
         if isinstance(layout, Split):
-            bounds = layout.bounds
-            sizes = [high - low for low, high in itertools.pairwise(bounds)]
+            sizes = [high - low for low, high in pairwise(layout.bounds)]
         self.stream.allocate(buffer.number, sizes)
 
     def _convert(self, name: str, buffer: Buffer, bounds: Sequence[int] = ()) -> None:
@@ -125,6 +125,9 @@ class Session:
                 layouts = copy_buffers(self, cards)
                 former = self.cards
                 self._take(cards, layouts)
+        except CardError as error:
+            cards.close()
+            raise cards.cause(error) from error
         except BaseException:
             cards.close()
             raise

@@ -23,6 +23,7 @@ class Signature:
         target_count: How many arguments are tensors for the results (`out`).
         is_random: Whether it takes a generator of random numbers.
         is_view: Whether its results are views of an argument.
+        is_pointwise: Whether it writes each element once, or copies.
     """
 
     def __init__(self, operation: torch._ops.OpOverload) -> None:
@@ -41,6 +42,9 @@ class Signature:
         self._returns = [_aliased(one, schema.arguments) for one in schema.returns]
         self._list_returns = [str(one.type).startswith("List") for one in schema.returns]
         self.is_random = any(one.name == "generator" for one in schema.arguments)
+        self.is_pointwise = (
+            torch.Tag.pointwise in operation.tags or operation is torch.ops.aten.copy_.default
+        )
         self.is_view = any(
             one.alias_info is not None and not one.alias_info.is_write for one in schema.returns
         )

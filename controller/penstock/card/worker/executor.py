@@ -12,15 +12,18 @@ from penstock.card.frames import (
     Kind,
     Statistics,
     pack_numbers,
+    pack_rates,
     pack_statistics,
     unpack_calls,
     unpack_poison,
+    unpack_probe,
     unpack_range,
     unpack_upload,
 )
 from penstock.card.worker.collectives import AbsentError
 from penstock.card.worker.composites import composites
 from penstock.card.worker.operation import Call, Operation, function_of, size_bytes_of
+from penstock.card.worker.probe import operations_per_second
 from penstock.card.worker.store import PoisonedError, Shape, Store
 from penstock_api.v1 import card_ops_pb2 as pb
 
@@ -67,6 +70,7 @@ class Executor:
             Kind.POISONED: self._poisoned,
             Kind.POISON: self._poison,
             Kind.STATISTICS: self._statistics,
+            Kind.PROBE: self._probe,
         }
 
     def handle(self, kind: int, body: memoryview) -> Reply:
@@ -243,7 +247,7 @@ class Executor:
             item.integer = one
         elif isinstance(one, float):
             item.real = one
-        else:
+        elif one is not None:
             raise TypeError(f"a result of type {type(one).__name__}")
 
     def _poisoned(self, _: memoryview) -> Reply:
@@ -266,6 +270,9 @@ class Executor:
             len(self._operations),
         ))]  # fmt: skip
 
+    def _probe(self, body: memoryview) -> Reply:
+        return [pack_rates(operations_per_second(self._adapter, unpack_probe(body)))]
+
 
 def _reason(operation: str, error: Exception) -> str:
     # torch lists all of its devices after the first line
@@ -274,8 +281,14 @@ def _reason(operation: str, error: Exception) -> str:
 
 def laid_out(tensor: torch.Tensor, shape: Shape, *, copy: bool) -> torch.Tensor:
     """`tensor` as the front-end was promised it: it may have other strides on this device."""
-    has = Shape(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
-    if not copy and has == shape and tensor.untyped_storage().nbytes() == size_bytes_of(shape):
+    if (
+        not copy
+        and tensor.stride() == shape.stride
+        and tensor.dtype == shape.dtype
+        and tensor.storage_offset() == 0
+        and tuple(tensor.shape) == shape.size
+        and tensor.untyped_storage().nbytes() == size_bytes_of(shape)
+    ):
         return tensor
     out = torch.empty_strided(shape.size, shape.stride, dtype=shape.dtype, device=tensor.device)
     if tuple(tensor.shape) == shape.size:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -104,7 +104,7 @@ def estimate(
 
 def _functions(
     model: str, shapes: list[str], sample: str | None, loss: str | None, dims: list[str]
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """The user's functions: the model's, and those of its sample and its loss."""
     from penstock.estimation.inputs import parse_input
     from penstock.estimation.user_code import load_function
@@ -137,7 +137,7 @@ def _functions(
 
 def _onnx_file(
     model: str, shapes: list[str], sample: str | None, loss: str | None, dims: list[str]
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """The ONNX file, and the sizes of its dimensions."""
     from penstock.estimation.inputs import parse_dims
     from penstock.model import PenstockError
