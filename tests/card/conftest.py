@@ -4,17 +4,23 @@ import os
 
 import pytest
 
+from penstock.card import load
+
+CARDS = "cpu=1,cpu=2,cpu=4"
+
+# Test modules name the device when they are imported. Only a program with cards has it.
+with pytest.MonkeyPatch.context() as environment:
+    environment.setenv("PENSTOCK_CARD", CARDS)
+    load()
+
 
 @pytest.fixture(scope="session")
 def cards():
-    os.environ["PENSTOCK_CARD"] = "cpu=1,cpu=2,cpu=4"
     import torch
 
-    from penstock.card import load
     from penstock.card.device.start import session
 
-    load()  # torch may have been imported before the variable was set
-
+    os.environ["PENSTOCK_CARD"] = CARDS
     torch.set_num_threads(1)
     torch.empty(1, device="penstock")
     return session()
