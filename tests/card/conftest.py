@@ -10,12 +10,23 @@ import torch
 
 from penstock.card import load
 
+from penstock.card import load
+
+CARDS = "cpu=1,cpu=2,cpu=4"
+
+# Test modules name the device when they are imported. Only a program with cards has it.
+with pytest.MonkeyPatch.context() as environment:
+    environment.setenv("PENSTOCK_CARD", CARDS)
+    load()
+
 
 @pytest.fixture(scope="session")
 def cards():
+    import torch
+
     from penstock.card.device.start import session
 
-    load()  # says why, if torch has not got the device
+    os.environ["PENSTOCK_CARD"] = CARDS
     torch.set_num_threads(1)
     torch.empty(1, device="penstock")
     return session()

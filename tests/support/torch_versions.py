@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support import torch_environment
 
-from penstock.card.autoload import END_TORCH, FIRST_TORCH
+from penstock.card.names import END_TORCH, FIRST_TORCH
 
 TESTS = "tests/card"
 
