@@ -19,6 +19,7 @@ def session_of(text):
         start._session,
         Session([one.link for one in cards.cards], cards.speeds, cards),
     )
+    start._session.planner._least_work = 1e4  # small tensors are split, too
     others = dict(buffer._live)  # those of other cards do not move
     buffer._live.clear()
     is_first, start._owner = start._owner == 0, start.os.getpid()

@@ -4,6 +4,10 @@ import torch
 from tests.card.support.sessions import session_of
 from torch import nn
 
+from penstock.card.device import start
+from penstock.card.device.tensors import buffer_of
+from penstock.card.layout import Split
+
 
 class Training:
     """A network with convolution and batch normalization, step by step, always from one start."""
@@ -11,16 +15,18 @@ class Training:
     def __init__(self, device="penstock"):
         torch.manual_seed(7)
         self.model = nn.Sequential(
-            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 5)
+            nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(1600, 5)
         ).to(device)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.05, momentum=0.9)
-        self.inputs = torch.randn(24, 3, 8, 8)
-        self.targets = torch.randint(5, (24,))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.002, momentum=0.9)
+        self.inputs = torch.randn(32, 3, 12, 12)
+        self.targets = torch.randint(5, (32,))
         self.device = device
 
     def forward(self):
         """The loss of a step."""
         out = self.model(self.inputs.to(self.device))
+        several = len(start.session().speeds) > 1
+        assert isinstance(buffer_of(out).layout, Split) == several, "the cards share no work"
         return nn.functional.cross_entropy(out, self.targets.to(self.device))
 
     def backward(self, loss):
