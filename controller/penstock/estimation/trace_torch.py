@@ -177,7 +177,9 @@ class _Tracing:
             if note not in self._notes:
                 self._notes.append(note)
             floats = [one for one in _tensors(output) if one.requires_grad]
-            loss = sum((one.sum() for one in floats[1:]), floats[0].sum()) if floats else None
+            # The factor makes the gradient a tensor of its own, as that of any real loss is.
+            sums = [(one * 1.0).sum() for one in floats]
+            loss = sum(sums[1:], sums[0]) if sums else None
         if not _is_tensor(loss) or not loss.requires_grad or loss.numel() != 1:
             raise PenstockError(
                 "the model cannot be trained", "its loss is not one number that has a gradient",
