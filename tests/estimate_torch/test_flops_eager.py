@@ -34,7 +34,7 @@ def test_a_training_step_has_the_flops_of_the_closed_formula(case):
     assert not work.unknown
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["gpt2-128", "mixture"])
 def test_a_forward_pass_has_the_flops_of_the_closed_formula(case):
     make_model, sample, expected = CASES[case]
     work = trace(make_model, sample, Step(training=False)).work

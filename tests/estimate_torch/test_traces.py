@@ -69,6 +69,33 @@ def test_attention_on_the_cpu_is_counted(causal):
     assert work.flops["backward"] == LAYER + 5 * products  # q·kᵀ is computed again
 
 
+@pytest.mark.parametrize("by_place", [False, True])
+def test_attention_with_dropout_is_one_kernel_that_keeps_no_scores(by_place):
+    def attention(dropout):
+        def function(x):
+            q = x.view(1, 1, 256, 8)
+            if by_place:
+                return functional.scaled_dot_product_attention(q, q, q, None, dropout)
+            return functional.scaled_dot_product_attention(q, q, q, dropout_p=dropout)
+
+        return function
+
+    with_dropout, without = (traced(attention(part), (256, 8)) for part in (0.1, 0.0))
+    assert with_dropout.work == without.work
+    assert with_dropout.memory == without.memory
+    assert with_dropout.memory.parts["activations"] < 4 * 256 * 256  # one matrix of scores
+
+
+def test_a_transformer_layer_of_pytorch_keeps_no_scores_either():
+    def layer(dropout):
+        return lambda: nn.TransformerEncoderLayer(16, 2, 32, dropout=dropout, batch_first=True)
+
+    sample = lambda: torch.empty(1, 256, 16)  # noqa: E731
+    works = [trace(layer(dropout), sample, Step()).work for dropout in (0.1, 0.0)]
+    assert works[0].by_operation == works[1].by_operation
+    assert "bmm" not in works[0].by_operation
+
+
 def test_a_checkpointed_layer_is_counted_twice():
     plain = traced(functional.relu).work
     inner = nn.Linear(8, 8)
