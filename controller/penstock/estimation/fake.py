@@ -44,8 +44,8 @@ class FusedAttention(TorchFunctionMode):
 def fake_mode() -> Iterator[Any]:
     """The mode in which tensors have shapes and no data, also tensors that exist already.
 
-    Attention is fused, as on accelerators. Fast paths that hide several contractions in one operation
-    are off. What PyTorch logs about a wrong shape is left out, as the error that follows says it.
+    Attention is fused, as on accelerators. Fast paths that hide several contractions in one
+    operation are off. What PyTorch logs about a wrong shape is left out, as the error that follows says it.
     """
     mode: Any = FakeTensorMode(allow_non_fake_inputs=True)
     # PyTorch notes a weak reference to each fake tensor that an operation makes, and `module.to(…)`
