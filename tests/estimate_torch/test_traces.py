@@ -96,6 +96,34 @@ def test_a_transformer_layer_of_pytorch_keeps_no_scores_either():
     assert "bmm" not in works[0].by_operation
 
 
+def test_products_in_inference_mode_are_counted():
+    def products(x):
+        with torch.inference_mode():
+            return torch.nn.functional.linear(x, x) @ x
+
+    work = traced(products, step=FORWARD).work
+    assert work.total_flops == LAYER + 2 * (2 * 4 * 4 * 8)
+    assert not work.unknown
+
+
+def test_lengths_that_the_program_itself_has_are_known():
+    def parts(x):
+        sizes = torch.tensor([1, 3])
+        return sum(one.sum() for one in x.split(sizes.tolist()))
+
+    found = traced(parts)
+    assert not any("assumed" in note for note in found.notes)
+
+
+def test_sparse_gradients_are_refused_or_named():
+    with pytest.raises(penstock.PenstockError, match="backward pass failed"):
+        trace(
+            lambda: nn.Embedding(10, 4, sparse=True),
+            lambda: torch.ones(3, dtype=torch.long),
+            Step(),
+        )
+
+
 def test_a_checkpointed_layer_is_counted_twice():
     plain = traced(functional.relu).work
     inner = nn.Linear(8, 8)
@@ -139,6 +167,18 @@ def test_each_chosen_expert_is_counted_once_a_token_whatever_is_chosen():
     assert any("nonzero" in note for note in found.notes)
 
 
+def test_no_expert_is_left_without_tokens():
+    found = trace(lambda: Experts(width=16), lambda: torch.empty(3, 50, 16), Step())
+    assert found.memory.parts["gradients"] == found.memory.parts["parameters"]
+
+
+def test_the_data_of_a_real_module_are_not_copied():
+    model = nn.Linear(1, 1, bias=False)
+    model.weight = nn.Parameter(torch.zeros(1).expand(2**24, 2**24))  # a copy has a petabyte
+    found = penstock.estimate(model, lambda: torch.empty(4, 2**24), training=False)
+    assert found.work.total_flops == 2 * 4 * 2**48
+
+
 def test_autocast_moves_products_to_the_low_precision():
     work = traced(functional.relu, step=Step(precision="bf16")).work
     assert set(work.by_dtype) == {"bf16"}
@@ -163,6 +203,7 @@ def test_a_model_larger_than_any_machine_takes_no_memory():
 
     found = trace(layers, lambda: torch.empty(8, 2**20), Step())
     assert found.memory.parts["parameters"] == 4 * 4 * 2**40
+    assert found.memory.parts["gradients"] == 4 * 4 * 2**40
     assert found.memory.parts["optimizer state"] >= 2 * 4 * 4 * 2**40
     assert found.parameters == 4 * 2**40
 
@@ -205,11 +246,9 @@ def test_the_optimizers_differ_by_their_state():
     assert parts["adamw"] == pytest.approx(2 * parameters, rel=1e-3)
 
 
-def test_a_mode_of_pytorch_that_was_on_is_on_again():
-    before = torch.backends.mha.get_fastpath_enabled()
+def test_after_an_error_tensors_have_data_again():
     with pytest.raises(penstock.PenstockError):
         penstock.estimate(lambda: nn.Linear(5, 4), torch.empty(3, 4))
-    assert torch.backends.mha.get_fastpath_enabled() == before
     assert type(torch.empty(1)) is torch.Tensor
 
 

@@ -44,21 +44,20 @@ class FusedAttention(TorchFunctionMode):
 def fake_mode() -> Iterator[Any]:
     """The mode in which tensors have shapes and no data, also tensors that exist already.
 
-    Attention is fused, as on accelerators. Fast paths that hide several contractions in one
-    operation are off. What PyTorch logs about a wrong shape is left out, as the error that follows says it.
+    Attention is fused, as on accelerators. PyTorch's fast paths, which hide several contractions in
+    one operation, are off while functions are overridden. What it logs about a wrong shape is
+    left out, as the error that follows says it.
     """
     mode: Any = FakeTensorMode(allow_non_fake_inputs=True)
     # PyTorch notes a weak reference to each fake tensor that an operation makes, and `module.to(…)`
     # and `.half()` refuse tensors to which there are weak references.
     mode.fake_tensor_converter.set_tensor_memo = lambda _meta, _fake: None
     logger = logging.getLogger("torch._subclasses.fake_tensor")
-    level, fast_path = logger.level, torch.backends.mha.get_fastpath_enabled()
+    level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
-    torch.backends.mha.set_fastpath_enabled(False)
     try:
         with mode, FusedAttention(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of missing accelerators, and of PyTorch's internals
             yield mode
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
         logger.setLevel(level)
