@@ -168,8 +168,24 @@ def test_each_chosen_expert_is_counted_once_a_token_whatever_is_chosen():
 
 
 def test_no_expert_is_left_without_tokens():
-    found = trace(lambda: Experts(width=16), lambda: torch.empty(3, 50, 16), Step())
+    found = trace(lambda: Experts(width=128), lambda: torch.empty(2, 20, 128), Step())
     assert found.memory.parts["gradients"] == found.memory.parts["parameters"]
+
+
+def test_a_real_module_may_have_buffers_and_tensors_that_are_neither():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+            self.register_buffer("shift", torch.ones(8))
+            self.scales = [torch.ones(8)]
+
+        def forward(self, x):
+            return self.layer(x) * self.scales[0] + self.shift
+
+    found = penstock.estimate(Scaled(), torch.empty(4, 8))
+    assert found.work.flops["forward"] == LAYER
+    assert found.memory.parts["buffers"] == 4 * 8
 
 
 def test_the_data_of_a_real_module_are_not_copied():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map
 
 from penstock.estimation.fake import fake_mode
@@ -94,7 +95,8 @@ def without_data(mode: Any, module: Any) -> Any:
             if isinstance(one, torch.nn.Parameter)
             else fake
         )
-    return copy.deepcopy(module, memo)
+    with _disable_current_modes(), naming_the_line("copying the model"):
+        return copy.deepcopy(module, memo)  # other tensors of the module are copied with their data
 
 
 class _Tracing:
@@ -202,7 +204,7 @@ class _Tracing:
             is_fake = isinstance(one, FakeTensor)
             fake = (one if is_fake else self._mode.from_tensor(one)).to("cpu")
             if not one.dtype.is_floating_point:
-                with torch.utils._python_dispatch._disable_current_modes():
+                with _disable_current_modes():
                     real = torch.ones(one.shape, dtype=one.dtype) if is_fake else one
                 self._tracer.values.learn(fake, real)
             return fake
