@@ -2,13 +2,7 @@
 
 import os
 
-# Before the first import of torch, which gives a program without cards no such device.
-os.environ["PENSTOCK_CARD"] = "cpu=1,cpu=2,cpu=4"
-
 import pytest
-import torch
-
-from penstock.card import load
 
 from penstock.card import load
 

@@ -9,7 +9,6 @@ from tests.estimate_torch.models.transformers import GPT2, Bert, mixture
 from penstock.estimation.trace_torch import Step, trace
 
 torch.set_num_threads(1)
-TOLERANCE = 0.01
 
 
 def tokens(batch, length):
@@ -29,19 +28,19 @@ CASES = {
 def test_a_training_step_has_the_flops_of_the_closed_formula(case):
     make_model, sample, expected = CASES[case]
     work = trace(make_model, sample, Step()).work
-    assert work.flops["forward"] == pytest.approx(expected.forward, rel=TOLERANCE)
-    assert work.flops["backward"] == pytest.approx(expected.backward, rel=TOLERANCE)
+    assert work.flops["forward"] == expected.forward
+    assert work.flops["backward"] == expected.backward
     assert not work.unknown
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["gpt2-128", "mixture"])
 def test_a_forward_pass_has_the_flops_of_the_closed_formula(case):
     make_model, sample, expected = CASES[case]
     work = trace(make_model, sample, Step(training=False)).work
-    assert work.total_flops == pytest.approx(expected.forward, rel=TOLERANCE)
+    assert work.total_flops == expected.forward
     assert not work.unknown
 
 
 def test_resnet50_has_the_published_number_of_multiplications():
     work = trace(resnet50, lambda: torch.empty(1, 3, 224, 224), Step(training=False)).work
-    assert work.total_flops / 2 == pytest.approx(4.09e9, rel=TOLERANCE)  # "4.1 GFLOPs"
+    assert work.total_flops / 2 == pytest.approx(4.09e9, rel=0.01)  # "4.1 GFLOPs"

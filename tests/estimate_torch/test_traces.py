@@ -69,6 +69,61 @@ def test_attention_on_the_cpu_is_counted(causal):
     assert work.flops["backward"] == LAYER + 5 * products  # q·kᵀ is computed again
 
 
+@pytest.mark.parametrize("by_place", [False, True])
+def test_attention_with_dropout_is_one_kernel_that_keeps_no_scores(by_place):
+    def attention(dropout):
+        def function(x):
+            q = x.view(1, 1, 256, 8)
+            if by_place:
+                return functional.scaled_dot_product_attention(q, q, q, None, dropout)
+            return functional.scaled_dot_product_attention(q, q, q, dropout_p=dropout)
+
+        return function
+
+    with_dropout, without = (traced(attention(part), (256, 8)) for part in (0.1, 0.0))
+    assert with_dropout.work == without.work
+    assert with_dropout.memory == without.memory
+    assert with_dropout.memory.parts["activations"] < 4 * 256 * 256  # one matrix of scores
+
+
+def test_a_transformer_layer_of_pytorch_keeps_no_scores_either():
+    def layer(dropout):
+        return lambda: nn.TransformerEncoderLayer(16, 2, 32, dropout=dropout, batch_first=True)
+
+    sample = lambda: torch.empty(1, 256, 16)  # noqa: E731
+    works = [trace(layer(dropout), sample, Step()).work for dropout in (0.1, 0.0)]
+    assert works[0].by_operation == works[1].by_operation
+    assert "bmm" not in works[0].by_operation
+
+
+def test_products_in_inference_mode_are_counted():
+    def products(x):
+        with torch.inference_mode():
+            return torch.nn.functional.linear(x, x) @ x
+
+    work = traced(products, step=FORWARD).work
+    assert work.total_flops == LAYER + 2 * (2 * 4 * 4 * 8)
+    assert not work.unknown
+
+
+def test_lengths_that_the_program_itself_has_are_known():
+    def parts(x):
+        sizes = torch.tensor([1, 3])
+        return sum(one.sum() for one in x.split(sizes.tolist()))
+
+    found = traced(parts)
+    assert not any("assumed" in note for note in found.notes)
+
+
+def test_sparse_gradients_are_refused_or_named():
+    with pytest.raises(penstock.PenstockError, match="backward pass failed"):
+        trace(
+            lambda: nn.Embedding(10, 4, sparse=True),
+            lambda: torch.ones(3, dtype=torch.long),
+            Step(),
+        )
+
+
 def test_a_checkpointed_layer_is_counted_twice():
     plain = traced(functional.relu).work
     inner = nn.Linear(8, 8)
@@ -112,6 +167,34 @@ def test_each_chosen_expert_is_counted_once_a_token_whatever_is_chosen():
     assert any("nonzero" in note for note in found.notes)
 
 
+def test_no_expert_is_left_without_tokens():
+    found = trace(lambda: Experts(width=128), lambda: torch.empty(2, 20, 128), Step())
+    assert found.memory.parts["gradients"] == found.memory.parts["parameters"]
+
+
+def test_a_real_module_may_have_buffers_and_tensors_that_are_neither():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+            self.register_buffer("shift", torch.ones(8))
+            self.scales = [torch.ones(8)]
+
+        def forward(self, x):
+            return self.layer(x) * self.scales[0] + self.shift
+
+    found = penstock.estimate(Scaled(), torch.empty(4, 8))
+    assert found.work.flops["forward"] == LAYER
+    assert found.memory.parts["buffers"] == 4 * 8
+
+
+def test_the_data_of_a_real_module_are_not_copied():
+    model = nn.Linear(1, 1, bias=False)
+    model.weight = nn.Parameter(torch.zeros(1).expand(2**24, 2**24))  # a copy has a petabyte
+    found = penstock.estimate(model, lambda: torch.empty(4, 2**24), training=False)
+    assert found.work.total_flops == 2 * 4 * 2**48
+
+
 def test_autocast_moves_products_to_the_low_precision():
     work = traced(functional.relu, step=Step(precision="bf16")).work
     assert set(work.by_dtype) == {"bf16"}
@@ -136,6 +219,7 @@ def test_a_model_larger_than_any_machine_takes_no_memory():
 
     found = trace(layers, lambda: torch.empty(8, 2**20), Step())
     assert found.memory.parts["parameters"] == 4 * 4 * 2**40
+    assert found.memory.parts["gradients"] == 4 * 4 * 2**40
     assert found.memory.parts["optimizer state"] >= 2 * 4 * 4 * 2**40
     assert found.parameters == 4 * 2**40
 
@@ -178,11 +262,9 @@ def test_the_optimizers_differ_by_their_state():
     assert parts["adamw"] == pytest.approx(2 * parameters, rel=1e-3)
 
 
-def test_a_mode_of_pytorch_that_was_on_is_on_again():
-    before = torch.backends.mha.get_fastpath_enabled()
+def test_after_an_error_tensors_have_data_again():
     with pytest.raises(penstock.PenstockError):
         penstock.estimate(lambda: nn.Linear(5, 4), torch.empty(3, 4))
-    assert torch.backends.mha.get_fastpath_enabled() == before
     assert type(torch.empty(1)) is torch.Tensor
 
 

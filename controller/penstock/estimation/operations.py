@@ -65,6 +65,7 @@ _ELEMENTWISE = """
     grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward affine_grid_generator
 
     embedding embedding_dense_backward _embedding_bag _embedding_bag_dense_backward
+    _embedding_bag_backward
     _embedding_bag_forward_only embedding_renorm_ index index_put index_put_ _unsafe_index
     _unsafe_index_put _index_put_impl_ index_select index_add index_add_ index_copy index_copy_
     index_fill index_fill_ gather scatter scatter_ scatter_add scatter_add_ scatter_reduce

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map
 
 from penstock.estimation.fake import fake_mode
@@ -94,7 +95,8 @@ def without_data(mode: Any, module: Any) -> Any:
             if isinstance(one, torch.nn.Parameter)
             else fake
         )
-    return copy.deepcopy(module, memo)
+    with _disable_current_modes(), naming_the_line("copying the model"):
+        return copy.deepcopy(module, memo)  # other tensors of the module are copied with their data
 
 
 class _Tracing:
@@ -177,7 +179,9 @@ class _Tracing:
             if note not in self._notes:
                 self._notes.append(note)
             floats = [one for one in _tensors(output) if one.requires_grad]
-            loss = sum((one.sum() for one in floats[1:]), floats[0].sum()) if floats else None
+            # The factor makes the gradient a tensor of its own, as that of any real loss is.
+            sums = [(one * 1.0).sum() for one in floats]
+            loss = sum(sums[1:], sums[0]) if sums else None
         if not _is_tensor(loss) or not loss.requires_grad or loss.numel() != 1:
             raise PenstockError(
                 "the model cannot be trained", "its loss is not one number that has a gradient",
@@ -200,7 +204,7 @@ class _Tracing:
             is_fake = isinstance(one, FakeTensor)
             fake = (one if is_fake else self._mode.from_tensor(one)).to("cpu")
             if not one.dtype.is_floating_point:
-                with torch.utils._python_dispatch._disable_current_modes():
+                with _disable_current_modes():
                     real = torch.ones(one.shape, dtype=one.dtype) if is_fake else one
                 self._tracer.values.learn(fake, real)
             return fake

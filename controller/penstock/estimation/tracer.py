@@ -45,6 +45,10 @@ class Tracer(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.namespace == "prim":
             return func(*args, **kwargs)
+        with self:  # in inference mode, operations come before they are taken apart
+            parts = func.decompose(*args, **kwargs) if _is_made_of_others(func) else NotImplemented
+        if parts is not NotImplemented:
+            return parts
         try:
             result = func(*args, **kwargs)
         except (DynamicOutputShapeException, DataDependentOutputException):
@@ -52,7 +56,11 @@ class Tracer(TorchDispatchMode):
         else:
             self.values.follow(func, args, kwargs, result)
         self._count(func, args, kwargs, result)
-        self.storages.see(_tensors(result), _PARTS[self.phase])
+        made = _tensors(result)
+        dense = [one for one in made if one.layout is torch.strided]
+        if len(dense) < len(made):
+            self.work.add_unknown(f"memory of {func.overloadpacket}'s sparse result", 0)
+        self.storages.see(dense, _PARTS[self.phase])
         return result
 
     def _count(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -78,6 +86,13 @@ class Tracer(TorchDispatchMode):
         flops = FORMULAS[name](tree_map(_shape, given), shapes)
         known = _DTYPES.get(dtype, str(dtype).removeprefix("torch."))
         self.work.add_contraction(self.phase, name, flops, known)
+
+
+def _is_made_of_others(func: Any) -> bool:
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    return func.overloadpacket.__name__ not in FORMULAS and func.has_kernel_for_dispatch_key(
+        composite
+    )
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:

@@ -100,7 +100,7 @@ def naming_the_line(doing: str) -> Iterator[None]:
 
 
 def _advice(text: str) -> str:
-    if "device" in text:
+    if "cuda" in text.lower():
         return _ON_CPU
     return _NO_DATA if "tensor subclasses" in text else "correct that line"
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -44,7 +45,7 @@ class Values:
         made = [one for one in tree_flatten(result)[0] if _is_tensor(one)]
         if not made or func.overloadpacket.__name__.startswith(_POOLS):
             return
-        unknown = [one for one in given if one not in self._known]
+        unknown = [one for one in given if not self._is_known(one)]
         wanted = any(not _is_float(one) for one in made)
         most = _MOST_INTEGERS if wanted else _MOST_FLOATS
         size = max(one.numel() for one in [*given, *made])
@@ -73,7 +74,7 @@ class Values:
         given = [one for one in tree_flatten((args, kwargs))[0] if _is_tensor(one)]
         name = str(func.overloadpacket)
         place = users_place() or "the model"
-        unknown = [one for one in given if one not in self._known]
+        unknown = [one for one in given if not self._is_known(one)]
         if sum(one.numel() for one in given) > _MOST_DECIDING or any(
             not _is_float(one) for one in unknown
         ):
@@ -89,6 +90,9 @@ class Values:
                 return 1.0
         real = self._compute(func, args, kwargs)
         return tree_map(self._as_fake, real)
+
+    def _is_known(self, one: torch.Tensor) -> bool:
+        return one in self._known or not isinstance(one, FakeTensor)
 
     def _as_fake(self, one: Any) -> Any:
         if not _is_tensor(one):
@@ -108,6 +112,8 @@ class Values:
         known = self._known.get(one)
         if known is not None:
             return known
+        if not isinstance(one, FakeTensor):  # a constant of the program
+            return one
         normal = torch.randn(one.shape, generator=self._random)
         return normal.to(one.dtype)
 
