@@ -6,14 +6,18 @@ nobody can avoid. All are done at the program's first use of the device.
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.parameter import is_lazy
 
 from penstock.card.device.buffer import Buffer
 from penstock.card.device.random import own_generators
-from penstock.card.device.tensors import DEVICE, new_storage
+from penstock.card.device.tensors import DEVICE, check_index, new_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _NAME = "penstock"
 
@@ -134,18 +138,28 @@ def _patch_pinning() -> None:
 
 
 def _patch_sharing() -> None:
-    """Sharing with other processes, which would get a tensor without content."""
-    former = torch.Tensor.share_memory_
+    """Sharing with other processes and libraries, which would get an address without content."""
+    storage = torch.UntypedStorage
+    for owner, name in (
+        (torch.Tensor, "share_memory_"), (storage, "share_memory_"), (storage, "_share_fd_cpu_"),
+        (storage, "_share_filename_cpu_"), (torch.Tensor, "__dlpack__"),
+        (torch.Tensor, "__dlpack_device__"), (torch.utils.dlpack, "to_dlpack"),
+        (torch, "to_dlpack"),
+    ):  # fmt: skip
+        setattr(owner, name, _unshared(getattr(owner, name)))
 
-    def share_memory_(self: torch.Tensor) -> torch.Tensor:
-        if self.device.type == _NAME:
+
+def _unshared(former: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(former)
+    def refusing(own: Any, *args: Any, **kwargs: Any) -> Any:
+        if own.device.type == _NAME:
             raise RuntimeError(
-                "a tensor of device penstock cannot be shared with other processes: share "
-                "tensor.cpu() instead"
+                "a tensor of device penstock cannot be shared with other processes or libraries: "
+                "share tensor.cpu() instead"
             )
-        return former(self)
+        return former(own, *args, **kwargs)
 
-    torch.Tensor.share_memory_ = share_memory_  # type: ignore[method-assign]
+    return refusing
 
 
 def _patch_accelerator() -> None:
@@ -162,3 +176,13 @@ def _patch_accelerator() -> None:
             session().synchronize()
 
     torch.accelerator.synchronize = synchronize
+    choose = torch.accelerator.set_device_index
+
+    def set_device_index(device: Any, /) -> None:
+        accelerator = torch.accelerator.current_accelerator()
+        if accelerator is not None and accelerator.type == _NAME:
+            index = device if isinstance(device, int) else torch.device(device).index
+            check_index(torch.device(_NAME, max(index or 0, 0)))
+        choose(device)
+
+    torch.accelerator.set_device_index = set_device_index

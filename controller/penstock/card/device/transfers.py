@@ -9,7 +9,13 @@ import torch
 from penstock.card.device.kernel import Kernel
 from penstock.card.device.resizing import resize
 from penstock.card.device.signature import Signature
-from penstock.card.device.tensors import buffer_of, contiguous_stride, extent, new_tensor
+from penstock.card.device.tensors import (
+    buffer_of,
+    check_index,
+    contiguous_stride,
+    extent,
+    new_tensor,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,8 +62,15 @@ def transfer_kernels(session: Callable[[], Session]) -> dict[str, Callable[..., 
         return to_cpu(session(), tensor).item()
 
     def empty_strided(
-        size: list[int], stride: list[int], dtype: torch.dtype | None = None, **_: Any
+        size: list[int],
+        stride: list[int],
+        dtype: torch.dtype | None = None,
+        layout: torch.layout | None = None,
+        device: torch.device | None = None,
+        pin_memory: bool | None = None,
     ) -> torch.Tensor:
+        del layout, pin_memory
+        check_index(device)
         dtype = dtype or torch.get_default_dtype()
         return new_tensor(tuple(size), tuple(stride), dtype, None)
 
@@ -69,7 +82,7 @@ def transfer_kernels(session: Callable[[], Session]) -> dict[str, Callable[..., 
         pin_memory: bool | None = None,
         memory_format: torch.memory_format | None = None,
     ) -> torch.Tensor:
-        del device
+        check_index(device)
         if layout not in {None, torch.strided}:
             raise NotImplementedError(
                 f"device penstock has no tensors of layout {layout}: keep them on the CPU, or use "
@@ -107,6 +120,29 @@ def transfer_kernels(session: Callable[[], Session]) -> dict[str, Callable[..., 
         "resize_": resize_,
         "_efficientzerotensor": efficientzerotensor,
     }
+
+
+def index_kernels(session: Callable[[], Session]) -> dict[str, Callable[..., Any]]:
+    """Indexing, which takes indices on the CPU as well, as torch does for every device."""
+
+    def taking(name: str) -> Callable[..., Any]:
+        packet, _, overload = name.partition(".")
+        on_cards = Kernel(
+            Signature(getattr(getattr(aten, packet), overload or "default")), session
+        )
+
+        def kernel(own: torch.Tensor, indices: list[torch.Tensor | None], *others: Any) -> object:
+            moved = [
+                one.to(own.device) if one is not None and one.device.type == "cpu" else one
+                for one in indices
+            ]
+            return on_cards(own, moved, *others)
+
+        return kernel
+
+    names = ("index.Tensor", "_unsafe_index.Tensor", "index_put_", "_index_put_impl_",
+             "_unsafe_index_put", "index_put")  # fmt: skip
+    return {name: taking(name) for name in names}
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

@@ -82,23 +82,25 @@ class Executor:
             call.buffers = call.integers = numbers  # type: ignore[assignment]
             call.next_buffer, call.next_integer = at + 1, first_integer
             next_real = call.next_real + operation.real_count
-            self._call(operation, call, numbers[first_new:last])
+            self._call(operation, call, numbers[first_new:last], numbers[at + 1 : first_integer])
             call.next_real = next_real
             at = last
 
-    def _call(self, operation: Operation, call: Call, new: Sequence[int]) -> None:
-        """One call. If it fails, its results are poisoned and the failure is reported."""
+    def _call(
+        self, operation: Operation, call: Call, new: Sequence[int], given: Sequence[int]
+    ) -> None:
+        """One call. If it fails, its results and what it changes are poisoned, and it is reported."""
         try:
             positional, named = operation.arguments(call)
             result = self._adapter.run(operation.function, positional, named)
             if new:
                 self._keep(operation, result, new, positional)
         except PoisonedError as error:
-            self._store.poison(new, str(error))
+            self._store.poison(_written(operation, new, given), str(error))
         except Exception as error:  # noqa: BLE001 - whatever the device says
             # torch lists all of its devices after the first line
             why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            self._store.poison(new, f"{operation.name}: {why}")
+            self._store.poison(_written(operation, new, given), f"{operation.name}: {why}")
             self._report(operation.name, why)
 
     def _keep(
@@ -185,6 +187,11 @@ class Executor:
     def _statistics(self, _: memoryview) -> Reply:
         store = self._store
         return [STATISTICS.pack(len(store), store.used_bytes(), len(self._operations))]
+
+
+def _written(operation: Operation, new: Sequence[int], given: Sequence[int]) -> list[int]:
+    """The buffers that a call makes or changes."""
+    return [*new, *(given[i] for i in operation.changed)]
 
 
 def laid_out(tensor: torch.Tensor, shape: Shape, *, copy: bool) -> torch.Tensor:

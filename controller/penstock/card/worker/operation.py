@@ -53,6 +53,7 @@ class Operation:
         integer_count: How many integers a call gives.
         real_count: How many floats a call gives.
         new_count: How many buffers a call makes.
+        changed: Which of the buffers of arguments a call writes into, counted from 0.
     """
 
     def __init__(self, message: pb.Operation, function: Callable[..., Any]) -> None:
@@ -67,12 +68,29 @@ class Operation:
         self.real_count = kinds.count("real")
         self.integer_count = kinds.count("integer")
         self.new_count = sum(shape is not None for shape in self.outputs)
+        self.changed = _changed(message, function)
         self.copies_results: bool | None = None  # known after the first call
 
     def arguments(self, call: Call) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a call. Raises `PoisonedError`."""
         positional = [get(call) for get in self._positional]
         return positional, {name: get(call) for name, get in self._named}
+
+
+def _changed(message: pb.Operation, function: Callable[..., Any]) -> list[int]:
+    """Which of a call's buffers an operation of torch writes into, by its schema."""
+    if not isinstance(function, torch._ops.OpOverload):
+        return []
+    arguments = function._schema.arguments
+    is_written = {
+        one.name: one.alias_info is not None and one.alias_info.is_write for one in arguments
+    }
+    values = [
+        *zip([one.name for one in arguments], message.positional, strict=False),
+        *((one.name, one.value) for one in message.named),
+    ]
+    flags = [is_written[name] for name, value in values for kind in _slots(value) if kind == "view"]
+    return [i for i, flag in enumerate(flags) if flag]
 
 
 def shape_of(view: pb.View) -> Shape:
