@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from penstock.card.device import module
 from penstock.card.device.buffer import Buffer
 from penstock.card.device.random import own_generators
 from penstock.card.device.tensors import DEVICE, check_index, new_storage
@@ -30,6 +31,7 @@ def patch() -> None:
     _patch_pinning()
     _patch_sharing()
     _patch_accelerator()
+    _patch_compile()
 
 
 def _is_own(device: object) -> bool:
@@ -186,3 +188,61 @@ def _patch_accelerator() -> None:
         choose(device)
 
     torch.accelerator.set_device_index = set_device_index
+    _patch_memory()
+
+
+def _patch_memory() -> None:
+    """What torch.accelerator says of memory, for which it asks an allocator that only C++ has."""
+    accelerator = torch.accelerator
+    own = {
+        "memory_allocated": module.memory_allocated,
+        "memory_reserved": module.memory_allocated,
+        "empty_cache": module.empty_cache,
+    }
+    others = ("memory_stats", "max_memory_allocated", "max_memory_reserved", "get_memory_info",
+              "reset_peak_memory_stats", "reset_accumulated_memory_stats")  # fmt: skip
+
+    def refuse(*_: Any) -> Any:
+        raise NotImplementedError(
+            "device penstock counts the bytes of tensors only: use torch.penstock.memory_allocated()"
+        )
+
+    for name in (*own, *others):
+        setattr(accelerator, name, _chosen(getattr(accelerator, name), own.get(name, refuse)))
+
+
+def _chosen(former: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(former)
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        accelerator = torch.accelerator.current_accelerator()
+        is_here = accelerator is not None and accelerator.type == _NAME
+        return own(*args) if is_here else former(*args, **kwargs)
+
+    return chosen
+
+
+def _patch_compile() -> None:
+    """torch.compile: inductor, its usual backend, makes no code for the device.
+
+    Graphs with tensors of the device are run by the device, operation by operation; forward and
+    backward are captured and cut as for inductor, and all other graphs go to inductor.
+    """
+    wrapper = torch._TorchCompileInductorWrapper
+    former = wrapper.__call__
+
+    def call(self: Any, graph: torch.fx.GraphModule, given: list[Any]) -> Any:
+        if not _is_of_device(graph, given):
+            return former(self, graph, given)
+        from torch._dynamo.backends.debugging import aot_eager
+
+        return aot_eager(graph, given)
+
+    wrapper.__call__ = call
+
+
+def _is_of_device(graph: torch.fx.GraphModule, given: list[Any]) -> bool:
+    """Whether a graph takes or makes tensors of the device."""
+    tensors = [*given, *graph.parameters(), *graph.buffers()]
+    devices = [one.device for one in tensors if isinstance(one, torch.Tensor)]
+    devices += [node.kwargs["device"] for node in graph.graph.nodes if node.kwargs.get("device")]
+    return any(_is_own(one) for one in devices)

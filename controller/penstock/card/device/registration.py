@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # torch's own kernels for these are right for the device: they make others of it, or none.
 TORCHS_OWN = {
-    "aten::_to_copy", "aten::resize_as_", "aten::record_stream", "aten::is_pinned",
+    "aten::resize_as_", "aten::is_pinned",
     "aten::_pin_memory", "aten::set_", "aten::_has_same_storage_numel", "aten::is_set_to",
     "aten::_has_compatible_shallow_copy_type", "aten::empty_like", "aten::new_empty",
     "aten::new_empty_strided", "aten::_empty_affine_quantized",

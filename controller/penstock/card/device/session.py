@@ -116,7 +116,7 @@ class Session:
 
     def description(self) -> str:
         """What the device is made of."""
-        names = [str(getattr(link, "worker", link.name)) for link in self.stream.links]
+        names = [str(link.worker) for link in self.stream.links]
         return f"{len(names)} {'card' if len(names) == 1 else 'cards'}: {'; '.join(names)}"
 
     def upload(self, source: torch.Tensor, to: torch.Tensor) -> None:

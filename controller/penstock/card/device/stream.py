@@ -35,7 +35,9 @@ class Reply(Protocol):
 class Link(Protocol):
     """The connection to one card (`penstock.card.link.CardLink`)."""
 
-    name: str
+    @property
+    def worker(self) -> object:
+        """What the card is, in words."""
 
     def post(self, kind: int, *parts: bytes | memoryview) -> None:
         """Sends a frame some time. Raises `CardError` if the card is gone."""

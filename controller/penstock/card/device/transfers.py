@@ -58,6 +58,24 @@ def transfer_kernels(session: Callable[[], Session]) -> dict[str, Callable[..., 
         own.upload(source.contiguous(), staged_to)
         on_cards(to, staged_to)
 
+    def to_copy(
+        own: torch.Tensor,
+        *,
+        dtype: torch.dtype | None = None,
+        layout: torch.layout | None = None,
+        device: torch.device | None = None,
+        pin_memory: bool | None = None,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format | None = None,
+    ) -> torch.Tensor:
+        # torch's own asks for pinned memory if the program need not wait for a copy to the CPU.
+        del pin_memory, non_blocking
+        made = torch.empty_like(
+            own, dtype=dtype, layout=layout, device=device,
+            memory_format=memory_format or torch.preserve_format,
+        )  # fmt: skip
+        return made.copy_(own)
+
     def local_scalar_dense(tensor: torch.Tensor) -> Any:
         return to_cpu(session(), tensor).item()
 
@@ -114,6 +132,8 @@ def transfer_kernels(session: Callable[[], Session]) -> dict[str, Callable[..., 
 
     return {
         "copy_": copy_,
+        "_to_copy": to_copy,
+        "record_stream": lambda _, __: None,  # the cards free memory in the order of the calls
         "_local_scalar_dense": local_scalar_dense,
         "empty.memory_format": empty,
         "empty_strided": empty_strided,
