@@ -13,10 +13,10 @@ from penstock.card.device.kernel import Kernel
 from penstock.card.device.random import random_kernels
 from penstock.card.device.signature import Signature
 from penstock.card.device.transfers import index_kernels, transfer_kernels
-from penstock.card.device.views import UNMARKED, view_kernel
+from penstock.card.device.views import UNMARKED, VIEW_CODE, view_kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from penstock.card.device.session import Session
 
@@ -53,6 +53,7 @@ def register(session: Callable[[], Session]) -> int:
            **attention_kernels(), **dict.fromkeys(_MAKE_SPARSE, _refusing("sparse"))}  # fmt: skip
     made_of_others = decompositions()
     count = 0
+    _hide_from_compiler([*own.values(), *made_of_others.values()])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in torch._C._dispatch_get_all_op_names():
@@ -75,6 +76,15 @@ def register(session: Callable[[], Session]) -> int:
         for library, kind in zip(_refusals, _NOT_HERE.values(), strict=True):
             library.fallback(_refusing(kind))
     return count
+
+
+def _hide_from_compiler(kernels: Iterable[Callable[..., Any]]) -> None:
+    """Keeps torch.compile, which looks at all Python code that runs, out of the kernels."""
+    compiler = torch._C._dynamo.eval_frame
+    skip = compiler._FrameExecStrategy(compiler._FrameAction.SKIP, compiler._FrameAction.SKIP)
+    codes = {one.__code__ for one in kernels if hasattr(one, "__code__")}
+    for code in (*codes, Kernel.__call__.__code__, VIEW_CODE):
+        compiler.set_code_exec_strategy(code, skip)
 
 
 def _refusing(kind: str) -> Callable[..., Any]:
