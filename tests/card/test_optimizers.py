@@ -44,11 +44,13 @@ def _pair():
 
 def _train(model, optimizer, given, each_step=None):
     for _ in range(3):
+
         def loss():
             optimizer.zero_grad()
             value = model(given).square().sum()
             value.backward()
             return value
+
         optimizer.step(loss)
         if each_step is not None:
             each_step()
@@ -56,7 +58,9 @@ def _train(model, optimizer, given, each_step=None):
 
 def _assert_equal(moved, own, rtol=1e-8):
     for (name, one), other in zip(moved.named_parameters(), own.parameters(), strict=True):
-        torch.testing.assert_close(one.cpu(), other, rtol=rtol, atol=1e-10, msg=lambda text, part=name: f"{part}: {text}")
+        torch.testing.assert_close(
+            one.cpu(), other, rtol=rtol, atol=1e-10, msg=lambda text, part=name: f"{part}: {text}"
+        )
 
 
 def _compare(make, each_step=lambda model, optimizer: None):
@@ -87,7 +91,8 @@ def test_every_optimizer_of_torch_is_tested():
 @pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
 def test_lbfgs_calls_the_model_as_often_as_on_the_cpu(line_search):
     one, other = _compare(
-        lambda parameters: optim.LBFGS(parameters, lr=0.1, line_search_fn=line_search))
+        lambda parameters: optim.LBFGS(parameters, lr=0.1, line_search_fn=line_search)
+    )
     evaluations = [each.state_dict()["state"][0]["func_evals"] for each in (one, other)]
     assert evaluations[0] == evaluations[1] > 3
 
@@ -104,7 +109,7 @@ def test_muon_moves_matrices_as_on_the_cpu():
 
 def test_sparse_gradients_are_refused_with_what_to_do():
     embedding = nn.Embedding(10, 3, sparse=True).to("penstock")
-    with pytest.raises(NotImplementedError, match="sparse.*CPU"):
+    with pytest.raises(NotImplementedError, match=r"sparse.*CPU"):
         embedding(torch.tensor([1, 2], device="penstock")).sum().backward()
 
 
@@ -130,15 +135,20 @@ def test_a_learning_rate_may_be_a_tensor():
 
 
 def test_capturable_optimizers_keep_their_steps_on_the_device():
-    _compare(lambda parameters: optim.AdamW(parameters, lr=0.01, foreach=True, amsgrad=True,
-                                            differentiable=False, maximize=True))
+    _compare(
+        lambda parameters: optim.AdamW(
+            parameters, lr=0.01, foreach=True, amsgrad=True, differentiable=False, maximize=True
+        )
+    )
 
 
 def test_groups_have_settings_of_their_own():
     def make(parameters):
         parameters = list(parameters)
-        return optim.SGD([{"params": parameters[:2], "lr": 0.1},
-                          {"params": parameters[2:], "momentum": 0.5}], lr=0.01)
+        return optim.SGD(
+            [{"params": parameters[:2], "lr": 0.1}, {"params": parameters[2:], "momentum": 0.5}],
+            lr=0.01,
+        )
 
     _compare(make)
 
@@ -164,8 +174,12 @@ def test_an_averaged_model_follows_as_on_the_cpu(average):
     averages = []
     for model, one in ((own, given), (moved, given.to("penstock"))):
         averaged = swa_utils.AveragedModel(model, multi_avg_fn=average)
-        _train(model, optim.SGD(model.parameters(), 0.05), one,
-               lambda a=averaged, m=model: a.update_parameters(m))
+        _train(
+            model,
+            optim.SGD(model.parameters(), 0.05),
+            one,
+            lambda a=averaged, m=model: a.update_parameters(m),
+        )
         averages.append(averaged)
     _assert_equal(averages[1], averages[0], rtol=1e-6)  # its weights are of float32
 

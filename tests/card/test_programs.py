@@ -41,7 +41,8 @@ def _assert_same(found, wanted, rel=2e-3):
     numbers = [re.findall(r"-?\d+\.?\d*", text) for text in (found, wanted)]
     assert len(numbers[1]) >= 3
     assert [float(one) for one in numbers[0]] == pytest.approx(
-        [float(one) for one in numbers[1]], rel=rel, abs=2e-3)
+        [float(one) for one in numbers[1]], rel=rel, abs=2e-3
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

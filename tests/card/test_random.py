@@ -1,4 +1,4 @@
-"""Random numbers on the device: reproducible, of the asked distribution, kept apart from the CPU's."""
+"""Random numbers on the device: reproducible, of the asked distribution, not those of the CPU."""
 
 import pytest
 import torch
@@ -12,8 +12,14 @@ def test_a_seed_gives_the_same_numbers_again():
     drawn = []
     for _ in range(2):
         torch.manual_seed(5)
-        drawn.append((torch.randn(SIZE, device="penstock"), torch.randperm(9, device="penstock"),
-                      torch.rand(3, device="penstock"), torch.randint(9, (4,), device="penstock")))
+        drawn.append(
+            (
+                torch.randn(SIZE, device="penstock"),
+                torch.randperm(9, device="penstock"),
+                torch.rand(3, device="penstock"),
+                torch.randint(9, (4,), device="penstock"),
+            )
+        )
     for one, other in zip(*drawn, strict=True):
         assert torch.equal(one, other)
     assert not torch.equal(drawn[0][0], torch.randn(SIZE, device="penstock"))

@@ -51,4 +51,6 @@ for _ in range(3):
     loss_g = criterion(discriminator(fake).view(-1), label)
     loss_g.backward()
     optimizer_g.step()
-    print(f"{loss_real.item() + loss_fake.item():.4f} {loss_g.item():.4f} {output.mean().item():.4f}")
+    print(
+        f"{loss_real.item() + loss_fake.item():.4f} {loss_g.item():.4f} {output.mean().item():.4f}"
+    )

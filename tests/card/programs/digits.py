@@ -1,4 +1,5 @@
 """Classifies images with a small convolutional network, dropout and a learning rate schedule."""
+# ruff: noqa: B905, N812, PLW2901 - written as users write programs
 
 import argparse
 
@@ -63,7 +64,9 @@ def main():
     device = torch.accelerator.current_accelerator() if use_accel else torch.device("cpu")
     torch.manual_seed(1)
     images, labels = torch.randn(56, 1, 12, 12), torch.randint(0, 10, (56,))
-    options = {"num_workers": 1, "pin_memory": True, "persistent_workers": True} if use_accel else {}
+    options = (
+        {"num_workers": 1, "pin_memory": True, "persistent_workers": True} if use_accel else {}
+    )
     loader = DataLoader(TensorDataset(images, labels), batch_size=28, **options)
     model = Net(args.dropout).to(device)
     optimizer = optim.Adadelta(model.parameters(), lr=1.0)

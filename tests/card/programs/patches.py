@@ -17,7 +17,8 @@ class ViT(nn.Module):
         self.cls = nn.Parameter(torch.zeros(1, 1, size))
         self.pos = nn.Parameter(torch.randn(1, 17, size) * 0.02)
         layer = nn.TransformerEncoderLayer(
-            size, heads, 2 * size, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
+            size, heads, 2 * size, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Sequential(nn.LayerNorm(size), nn.Linear(size, classes))
 

@@ -1,4 +1,5 @@
 """A policy that learns from rewards (REINFORCE); actions are drawn on the CPU."""
+# ruff: noqa: B905, N812, PLW2901 - written as users write programs
 
 import sys
 from collections import deque

@@ -1,4 +1,5 @@
 """Two images of one class or of two: a network applied twice, and a margin between its results."""
+# ruff: noqa: B905, N812, PLW2901 - written as users write programs
 
 import sys
 
@@ -14,7 +15,8 @@ class Siamese(nn.Module):
     def __init__(self):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(1, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.AdaptiveAvgPool2d(4))
+            nn.Conv2d(1, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.AdaptiveAvgPool2d(4)
+        )
         self.fc = nn.Sequential(nn.Linear(2 * 8 * 16, 16), nn.ReLU(inplace=True), nn.Linear(16, 1))
 
     def one(self, x):
@@ -33,7 +35,9 @@ for _ in range(3):
     optimizer.zero_grad()
     out, one, other = model(a, b)
     distance = F.pairwise_distance(one, other)
-    contrast = torch.mean(target * distance**2 + (1 - target) * torch.clamp(3 - distance, min=0) ** 2)
+    contrast = torch.mean(
+        target * distance**2 + (1 - target) * torch.clamp(3 - distance, min=0) ** 2
+    )
     loss = F.binary_cross_entropy(out, target) + 0.1 * contrast
     loss = loss + F.triplet_margin_loss(one, other, one.flip(0))
     loss.backward()

@@ -1,4 +1,5 @@
 """A variational autoencoder whose noise is drawn on the CPU, so that it is the same everywhere."""
+# ruff: noqa: B905, N812, PLW2901 - written as users write programs
 
 import sys
 

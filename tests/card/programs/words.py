@@ -25,8 +25,10 @@ class RNNModel(nn.Module):
 
     def init_hidden(self, batch):
         weight = next(self.parameters())
-        return (weight.new_zeros(self.layers, batch, self.size),
-                weight.new_zeros(self.layers, batch, self.size))
+        return (
+            weight.new_zeros(self.layers, batch, self.size),
+            weight.new_zeros(self.layers, batch, self.size),
+        )
 
 
 def repackage_hidden(h):

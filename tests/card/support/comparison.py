@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def on_both(
-    run: Callable[[torch.device], Any], *, rtol: float = 1e-5, atol: float = 1e-6
-) -> Any:
+def on_both(run: Callable[[torch.device], Any], *, rtol: float = 1e-5, atol: float = 1e-6) -> Any:
     """Runs `run` for the CPU and for the device; both must return the same. Returns the CPU's."""
     results = []
     for name in ("cpu", "penstock"):

@@ -194,7 +194,7 @@ def _patch_accelerator() -> None:
 def _patch_memory() -> None:
     """What torch.accelerator says of memory, for which it asks an allocator that only C++ has."""
     accelerator = torch.accelerator
-    own = {
+    own: dict[str, Callable[..., Any]] = {
         "memory_allocated": module.memory_allocated,
         "memory_reserved": module.memory_allocated,
         "empty_cache": module.empty_cache,
@@ -204,7 +204,8 @@ def _patch_memory() -> None:
 
     def refuse(*_: Any) -> Any:
         raise NotImplementedError(
-            "device penstock counts the bytes of tensors only: use torch.penstock.memory_allocated()"
+            "device penstock counts only the bytes of tensors: use "
+            "torch.penstock.memory_allocated()"
         )
 
     for name in (*own, *others):

@@ -58,9 +58,11 @@ def register(session: Callable[[], Session]) -> int:
         warnings.simplefilter("ignore")
         for name in torch._C._dispatch_get_all_op_names():
             short = name.removeprefix("aten::")
-            if not name.startswith("aten::") or (
-                _is_composite(name) and short not in _MAKE_SPARSE
-            ) or short in made_of_others:
+            if (
+                not name.startswith("aten::")
+                or (_is_composite(name) and short not in _MAKE_SPARSE)
+                or short in made_of_others
+            ):
                 continue
             kernel = own.get(short) or _kernel(name, session)
             if kernel is not None:

@@ -147,9 +147,7 @@ def index_kernels(session: Callable[[], Session]) -> dict[str, Callable[..., Any
 
     def taking(name: str) -> Callable[..., Any]:
         packet, _, overload = name.partition(".")
-        on_cards = Kernel(
-            Signature(getattr(getattr(aten, packet), overload or "default")), session
-        )
+        on_cards = Kernel(Signature(getattr(getattr(aten, packet), overload or "default")), session)
 
         def kernel(own: torch.Tensor, indices: list[torch.Tensor | None], *others: Any) -> object:
             moved = [

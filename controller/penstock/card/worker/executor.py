@@ -82,14 +82,15 @@ class Executor:
             call.buffers = call.integers = numbers  # type: ignore[assignment]
             call.next_buffer, call.next_integer = at + 1, first_integer
             next_real = call.next_real + operation.real_count
-            self._call(operation, call, numbers[first_new:last], numbers[at + 1 : first_integer])
+            given = numbers[at + 1 : first_integer]
+            self._call(operation, call, numbers[first_new:last], given)
             call.next_real = next_real
             at = last
 
     def _call(
         self, operation: Operation, call: Call, new: Sequence[int], given: Sequence[int]
     ) -> None:
-        """One call. If it fails, its results and what it changes are poisoned, and it is reported."""
+        """One call. If it fails, that is reported, and what it makes or changes is poisoned."""
         try:
             positional, named = operation.arguments(call)
             result = self._adapter.run(operation.function, positional, named)
