@@ -18,7 +18,7 @@ from penstock.card.cards import parse_cards
 from penstock.card.device.tensors import buffer_of
 from penstock.card.link import CardError
 
-STEPS, MOVES = 9, 10
+STEPS, MOVES = 9, int(os.environ.get("PENSTOCK_TEST_MOMENTS", "3"))
 CARDS = "cpu=1,cpu=2,cpu=4"
 
 

@@ -191,7 +191,7 @@ def test_packed_sequences_and_nested_containers_move():
 def test_a_model_that_a_graph_refers_to_says_why_it_cannot_move():
     model = nn.Conv2d(3, 4, 3).to("penstock")
     out = model(torch.ones(2, 3, 8, 8, device="penstock"))
-    with pytest.raises(RuntimeError, match=r"delete that first, or evaluate under torch.no_grad"):
+    with pytest.raises(RuntimeError, match=r"delete that first, or evaluate under torch\.no_grad"):
         nn.Sequential(model).cpu()
     out.sum().backward()
     assert model.cpu().weight.device.type == "cpu"

@@ -1,4 +1,4 @@
-"""Random numbers on the device: reproducible, as asked, kept apart from those of the CPU."""
+"""Random numbers on the device: reproducible, of the asked distribution, not those of the CPU."""
 
 import pytest
 import torch

@@ -24,8 +24,9 @@ for _schema in SCHEMAS:
     _library.define(_schema)
 
 
-def _attention_meta(query: Any, _: Any, value: Any, *__: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    out = query.new_empty((*query.shape[:-1], value.shape[-1]))
+# Results lie as torch's own inference says, as torch.compile makes views of them by that.
+def _attention_meta(query: Any, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    out = torch.empty_like(query)  # the sizes of heads are the same, see `_fits`
     kind = torch.float64 if query.dtype is torch.float64 else torch.float32
     return out, query.new_empty(query.shape[:-1], dtype=kind)
 
@@ -33,7 +34,7 @@ def _attention_meta(query: Any, _: Any, value: Any, *__: Any) -> tuple[torch.Ten
 def _attention_backward_meta(
     _: Any, query: Any, key: Any, value: Any, *__: Any
 ) -> tuple[torch.Tensor, ...]:
-    return tuple(one.new_empty(one.shape) for one in (query, key, value))
+    return tuple(torch.empty_like(one) for one in (query, key, value))
 
 
 _library.impl("attention", _attention_meta, "Meta")

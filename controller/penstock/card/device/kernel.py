@@ -12,6 +12,7 @@ from penstock.card.device.messages import is_wrapped_number
 from penstock.card.device.planner import ResizeError
 from penstock.card.device.random import draw_seed
 from penstock.card.device.resizing import resize
+from penstock.card.device.tensors import check_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,6 +75,8 @@ class Scan:
         elif isinstance(value, _Generator):
             self.generator = value
         else:
+            if kind is torch.device:
+                check_index(value)
             self.key.append(value)
 
     def _add_other(self, value: torch.Tensor) -> None:

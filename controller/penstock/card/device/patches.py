@@ -6,7 +6,8 @@ nobody can avoid. All are done when torch gets the device: some ways to use it f
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -14,7 +15,10 @@ from torch.nn.parameter import is_lazy
 from penstock.card.device import module, place
 from penstock.card.device.buffer import Buffer
 from penstock.card.device.random import own_generators
-from penstock.card.device.tensors import DEVICE, new_storage
+from penstock.card.device.tensors import DEVICE, check_index, new_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _NAME = "penstock"
 
@@ -28,7 +32,7 @@ def patch() -> None:
     _patch_sharing()
     _patch_accelerator()
     _patch_backward()
-    _patch_compiler()
+    _patch_compile()
     _refuse_sparse()
 
 
@@ -139,30 +143,28 @@ def _patch_pinning() -> None:
 
 
 def _patch_sharing() -> None:
-    """Sharing with other processes, which would get a tensor without content."""
-    former = torch.Tensor.share_memory_
+    """Sharing with other processes and libraries, which would get an address without content."""
+    storage = torch.UntypedStorage
+    for owner, name in (
+        (torch.Tensor, "share_memory_"), (storage, "share_memory_"), (storage, "_share_fd_cpu_"),
+        (storage, "_share_filename_cpu_"), (torch.Tensor, "__dlpack__"),
+        (torch.Tensor, "__dlpack_device__"), (torch.utils.dlpack, "to_dlpack"),
+        (torch, "to_dlpack"),
+    ):  # fmt: skip
+        setattr(owner, name, _unshared(getattr(owner, name)))
 
-    def share_memory_(self: torch.Tensor) -> torch.Tensor:
-        if self.device.type == _NAME:
+
+def _unshared(former: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(former)
+    def refusing(own: Any, *args: Any, **kwargs: Any) -> Any:
+        if own.device.type == _NAME:
             raise RuntimeError(
-                "a tensor of device penstock cannot be shared with other processes: share "
-                "tensor.cpu() instead"
+                "a tensor of device penstock cannot be shared with other processes or libraries: "
+                "share tensor.cpu() instead"
             )
-        return former(self)
+        return former(own, *args, **kwargs)
 
-    torch.Tensor.share_memory_ = share_memory_
-    former_dlpack = torch.Tensor.__dlpack__
-
-    def dlpack(self: torch.Tensor, **options: Any) -> Any:
-        if self.device.type == _NAME:
-            raise BufferError(
-                "a tensor of device penstock lies on several cards, which DLPack cannot say: pass "
-                "tensor.cpu() on instead"
-            )
-        return former_dlpack(self, **options)
-
-    torch.Tensor.__dlpack__ = dlpack
-    torch.utils.dlpack.to_dlpack = lambda tensor: tensor.__dlpack__()
+    return refusing
 
 
 def _patch_accelerator() -> None:
@@ -177,6 +179,48 @@ def _patch_accelerator() -> None:
             module.synchronize()
 
     torch.accelerator.synchronize = synchronize
+    choose = torch.accelerator.set_device_index
+
+    def set_device_index(device: Any, /) -> None:
+        accelerator = torch.accelerator.current_accelerator()
+        if accelerator is not None and accelerator.type == _NAME:
+            index = device if isinstance(device, int) else torch.device(device).index
+            check_index(torch.device(_NAME, max(index or 0, 0)))
+        choose(device)
+
+    torch.accelerator.set_device_index = set_device_index
+    _patch_memory()
+
+
+def _patch_memory() -> None:
+    """What torch.accelerator says of memory, for which it asks an allocator that only C++ has."""
+    accelerator = torch.accelerator
+    own: dict[str, Callable[..., Any]] = {
+        "memory_allocated": module.memory_allocated,
+        "memory_reserved": module.memory_allocated,
+        "empty_cache": module.empty_cache,
+    }
+    others = ("memory_stats", "max_memory_allocated", "max_memory_reserved", "get_memory_info",
+              "reset_peak_memory_stats", "reset_accumulated_memory_stats")  # fmt: skip
+
+    def refuse(*_: Any) -> Any:
+        raise NotImplementedError(
+            "device penstock counts only the bytes of tensors: use "
+            "torch.penstock.memory_allocated()"
+        )
+
+    for name in (*own, *others):
+        setattr(accelerator, name, _chosen(getattr(accelerator, name), own.get(name, refuse)))
+
+
+def _chosen(former: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(former)
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        accelerator = torch.accelerator.current_accelerator()
+        is_here = accelerator is not None and accelerator.type == _NAME
+        return own(*args) if is_here else former(*args, **kwargs)
+
+    return chosen
 
 
 def _patch_backward() -> None:
@@ -196,22 +240,31 @@ def _patch_backward() -> None:
     torch.autograd._engine_run_backward = run_backward
 
 
-def _patch_compiler() -> None:
-    """`torch.compile` with its default backend, which has no code generator for the device.
+def _patch_compile() -> None:
+    """torch.compile: inductor, its usual backend, makes no code for the device.
 
-    The graphs that it captures run on the device operation by operation.
+    Graphs with tensors of the device are run by the device, operation by operation; forward and
+    backward are captured and cut as for inductor, and all other graphs go to inductor.
     """
     wrapper = torch._TorchCompileInductorWrapper
     former = wrapper.__call__
 
-    def call(self: Any, model_: Any, inputs_: Any) -> Any:
-        if any(isinstance(one, torch.Tensor) and one.device.type == _NAME for one in inputs_):
-            from torch._dynamo.backends.debugging import aot_eager
+    def call(self: Any, graph: torch.fx.GraphModule, given: list[Any]) -> Any:
+        if not _is_of_device(graph, given):
+            return former(self, graph, given)
+        from torch._dynamo.backends.debugging import aot_eager
 
-            return aot_eager(model_, inputs_)
-        return former(self, model_, inputs_)
+        return aot_eager(graph, given)
 
     wrapper.__call__ = call
+
+
+def _is_of_device(graph: torch.fx.GraphModule, given: list[Any]) -> bool:
+    """Whether a graph takes or makes tensors of the device."""
+    tensors = [*given, *graph.parameters(), *graph.buffers()]
+    devices = [one.device for one in tensors if isinstance(one, torch.Tensor)]
+    devices += [node.kwargs["device"] for node in graph.graph.nodes if node.kwargs.get("device")]
+    return any(_is_own(one) for one in devices)
 
 
 _sparse = [torch.library.Library("_", "IMPL", key)

@@ -26,6 +26,12 @@ _new_storage = torch._C._construct_storage_from_data_pointer
 _new_empty = torch._C._acc.create_empty_tensor
 
 
+def check_index(device: torch.device | None) -> None:
+    """Refuses another device than the first of a kind. Raises `RuntimeError`."""
+    if device is not None and device.index:
+        raise RuntimeError(f"there is no device {device}: all cards together are penstock:0")
+
+
 def new_storage(buffer: Buffer) -> torch.UntypedStorage:
     """A storage of the device for a buffer."""
     storage = _new_storage(_FIRST_ADDRESS + (buffer.number << 8), DEVICE, buffer.size_bytes)

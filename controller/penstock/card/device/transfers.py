@@ -9,7 +9,13 @@ import torch
 from penstock.card.device.kernel import Kernel
 from penstock.card.device.resizing import resize
 from penstock.card.device.signature import Signature
-from penstock.card.device.tensors import buffer_of, contiguous_stride, extent, new_tensor
+from penstock.card.device.tensors import (
+    buffer_of,
+    check_index,
+    contiguous_stride,
+    extent,
+    new_tensor,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +31,8 @@ def transfer_kernels(session: Callable[[], Session]) -> dict[str, Callable[..., 
     copies = Copies(session)
     return {
         "copy_": copies.copy_,
+        "_to_copy": _to_copy,
+        "record_stream": lambda _, __: None,  # the cards free memory in the order of the calls
         "_local_scalar_dense": lambda tensor: to_cpu(session(), tensor).item(),
         "empty.memory_format": _empty,
         "empty_strided": _empty_strided,
@@ -66,6 +74,14 @@ class Copies:
         self._on_cards(to, beside)
 
 
+def _to_copy(own: torch.Tensor, **options: Any) -> torch.Tensor:
+    """`own.to(…)`; torch's own asks for pinned memory where it need not wait for the copy."""
+    for name in ("pin_memory", "non_blocking"):
+        options.pop(name, None)
+    options["memory_format"] = options.get("memory_format") or torch.preserve_format
+    return torch.empty_like(own, **options).copy_(own)
+
+
 def _is_all(tensor: torch.Tensor) -> bool:
     """Whether a tensor is all of its buffer, element by element."""
     if tensor.is_conj() or tensor.is_neg() or tensor.storage_offset() or not is_dense(tensor):
@@ -76,14 +92,14 @@ def _is_all(tensor: torch.Tensor) -> bool:
 def _empty_strided(
     size: list[int], stride: list[int], dtype: torch.dtype | None = None, **options: Any
 ) -> torch.Tensor:
-    _check_index(options.get("device"))
+    check_index(options.get("device"))
     dtype = dtype or torch.get_default_dtype()
     return new_tensor(tuple(size), tuple(stride), dtype, None)
 
 
 def _empty(size: list[int], dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
     """A tensor without content. Raises `RuntimeError` for what no card has."""
-    _check_index(options.get("device"))
+    check_index(options.get("device"))
     layout = options.get("layout")
     if layout not in {None, torch.strided}:
         raise NotImplementedError(
@@ -117,11 +133,25 @@ def _resize(
     return tensor
 
 
-def _check_index(device: torch.device | None) -> None:
-    if device is not None and device.index:
-        raise RuntimeError(
-            f"there is no device {device}: all cards of this program together are penstock:0"
-        )
+def index_kernels(session: Callable[[], Session]) -> dict[str, Callable[..., Any]]:
+    """Indexing, which takes indices on the CPU as well, as torch does for every device."""
+
+    def taking(name: str) -> Callable[..., Any]:
+        packet, _, overload = name.partition(".")
+        on_cards = Kernel(Signature(getattr(getattr(aten, packet), overload or "default")), session)
+
+        def kernel(own: torch.Tensor, indices: list[torch.Tensor | None], *others: Any) -> object:
+            moved = [
+                one.to(own.device) if one is not None and one.device.type == "cpu" else one
+                for one in indices
+            ]
+            return on_cards(own, moved, *others)
+
+        return kernel
+
+    names = ("index.Tensor", "_unsafe_index.Tensor", "index_put_", "_index_put_impl_",
+             "_unsafe_index_put", "index_put")  # fmt: skip
+    return {name: taking(name) for name in names}
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
