@@ -33,7 +33,6 @@ def patch() -> None:
     _patch_accelerator()
     _patch_backward()
     _patch_compile()
-    _refuse_sparse()
 
 
 def _is_own(device: object) -> bool:
@@ -269,16 +268,3 @@ def _is_of_device(graph: torch.fx.GraphModule, given: list[Any]) -> bool:
 
 _sparse = [torch.library.Library("_", "IMPL", key)
            for key in ("SparsePrivateUse1", "SparseCsrPrivateUse1")]  # fmt: skip
-
-
-def _refuse_sparse() -> None:
-    """Sparse tensors, which no card has."""
-
-    def refuse(operation: Any, *_: Any, **__: Any) -> None:
-        raise NotImplementedError(
-            f"device penstock has no sparse tensors (in {operation.name()}): keep them on the CPU, "
-            "or use tensor.to_dense()"
-        )
-
-    for library in _sparse:
-        library.fallback(refuse)
