@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from penstock.card.link.spawned import SpawnedCard
 
 
+OTHERS_S = 0.5  # until the end of a process is known to the program, at the latest
+
+
 @dataclass(frozen=True)
 class CardKind:
     """A card that is to be started.
@@ -95,8 +98,12 @@ class Cards:
                 self.failures.add(name, body)
 
         def on_fault(error: OperationError) -> None:
-            # It has left out calls, so it is not in step with the others any more.
-            card.link.lose(f"it could not execute what the program sent: {error}")
+            # It has left out calls, so it is not in step with the others any more. The reason may
+            # be that another card has gone, which is then known by the end of this time.
+            why = f"it could not execute what the program sent: {error}"
+            later = threading.Timer(OTHERS_S, card.link.lose, (why,))
+            later.daemon = True
+            later.start()
 
         card = spawn(name, "penstock.card.worker", kinds=KINDS, arguments=kind.arguments,
                      on_event=on_event, on_fault=on_fault, on_end=self._on_end)  # fmt: skip
