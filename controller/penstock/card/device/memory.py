@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 def memory_by_card() -> list[Statistics]:
     """The memory of each card, in their order; empty before they are started.
 
-    Raises `CardError`.
+    Raises:
+        CardError: a card is lost.
     """
     # Programs that never use the device load this module, too.
     start = sys.modules.get("penstock.card.device.start")

@@ -165,7 +165,7 @@ class Stream:
         self.links, self.failures = links, failures
 
     def check(self) -> None:
-        """Raises what has failed on a card and was not raised yet.
+        """Passes on what has failed on a card, if the program was not told yet.
 
         Raises:
             CardError: a card is lost.

@@ -27,9 +27,10 @@ class Worker:
     """A card before and after its program has set it up."""
 
     def __init__(self, kind: str, most_bytes: int | None = None) -> None:
-        """Opens the card. Raises `PenstockError` if there is none of this kind.
+        """Opens the card; `most_bytes` is a simulated limit of its memory.
 
-        `most_bytes`: a simulated limit of its memory.
+        Raises:
+            PenstockError: there is no card of this kind.
         """
         self._most_bytes = most_bytes
         self._adapter = open_adapter(kind)
