@@ -94,13 +94,14 @@ sanitize: setup ## The shim and the simulated GPU under ASan, UBSan and TSan, in
 fuzz: setup ## libFuzzer on every target, FUZZ_SECONDS (60) each: pages, images, names, rules
 	$(BIN)/python -m tests.fuzz.support.fuzzing $(or $(FUZZ_SECONDS),60)
 
-soak: setup ## A million slot claims by fork, ten thousand starts, 200 kills of an agent, 200 of a pool, honest programs under enforcement, 10,000 random programs (an hour and a half)
+soak: setup $(TORCH)/.installed ## A million slot claims by fork, ten thousand starts, 200 kills of an agent, 200 of a pool, 50 faults of cards on other nodes, honest programs under enforcement, 10,000 random programs (two hours)
 	PENSTOCK_SOAK_CLAIMS=1000000 PENSTOCK_SOAK_STARTS=10000 $(BIN)/pytest -s \
 	  tests/native/test_native.py tests/memory/test_starts.py -k 'claims_by_fork or thousand_starts or kill_machine'
 	PENSTOCK_AGENT_KILLS=50 $(BIN)/pytest tests/agent/test_kills.py
 	PENSTOCK_SOAK_SECONDS=300 $(BIN)/pytest tests/enforce/test_normal_use.py
 	PENSTOCK_NODE_KILLS=50 $(BIN)/pytest tests/pool_node/test_kills.py tests/suspension/test_killed.py -k at_any_moment
 	PENSTOCK_POOL_KILLS=200 $(BIN)/pytest tests/pool_nodes/test_preemption.py -k nothing_is_given_twice
+	PENSTOCK_TEST_MOMENTS=50 $(BIN)/pytest tests/pool_nodes/test_cards_elsewhere.py
 	PENSTOCK_RANDOM_PROGRAMS=10000 PENSTOCK_RANDOM_FIRST=$(or $(FIRST),1000) $(BIN)/pytest tests/programs_at_random
 
 numba-suite: setup ## Numba-CUDA's own tests on the simulated GPU, without the shim and with it (20 minutes)

@@ -37,7 +37,11 @@ def main():
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--batch", type=int, default=28)
     parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--double", action="store_true", help="compute in float64: how a batch "
+                        "is split changes no digit that is printed")  # fmt: skip
     options = parser.parse_args()
+    if options.double:
+        torch.set_default_dtype(torch.float64)
 
     torch.manual_seed(0)
     device = torch.device(options.device)

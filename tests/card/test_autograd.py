@@ -209,3 +209,24 @@ def test_parametrizations_have_the_cpus_gradients():
         return dict(model.named_parameters()), _gradients(model)
 
     on_both(run)
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [
+        lambda a, b: a @ b.t(),
+        lambda a, b: torch.addmm(a @ a.t(), a, b.t()),
+        lambda a, b: a * b,
+        lambda a, b: torch.einsum("ij,kj->ik", a, b),
+    ],
+)
+def test_gradients_that_the_cards_have_not_added_up_yet_may_meet_in_one_operation(combine):
+    """Each card has partial sums of both: a product of sums is not the sum of the products."""
+
+    def run(device):
+        one, other = nn.Linear(64, 32).to(device), nn.Linear(64, 32).to(device)
+        given = drawn(device, 28, 64)
+        (one(given) * other(given)).square().mean().backward()
+        return combine(one.weight.grad, other.weight.grad), other.weight.grad.clone()
+
+    on_both(run)

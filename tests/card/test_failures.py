@@ -1,13 +1,9 @@
 """An operation that fails on one card: the program is told once, and goes on; no card waits."""
 
 import gc
-import os
 from unittest import mock
 
 import pytest
-
-os.environ.setdefault("PENSTOCK_CARD", "cpu=1,cpu=2,cpu=4")
-
 import torch
 from tests.card.support.sessions import held, session_of
 

@@ -9,9 +9,6 @@ import threading
 import time
 
 import pytest
-
-os.environ.setdefault("PENSTOCK_CARD", "cpu=1,cpu=2,cpu=4")
-
 import torch
 from tests.card.support.processes import assert_gone
 from tests.card.support.sessions import session_of
@@ -115,10 +112,14 @@ print(*pids, flush=True)
 """
 
 
+SLOW = "ignore:slow on device penstock"  # warnings of lines that wait for the cards
+
+
 def run(text, seconds=60):
     """Runs a program on two cards; returns its exit code, its output, and the workers' pids."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM + text], env={**os.environ, "PENSTOCK_CARD": CARDS},
+        [sys.executable, "-W", SLOW, "-c", PROGRAM + text],
+        env={**os.environ, "PENSTOCK_CARD": CARDS},
         capture_output=True, text=True, timeout=seconds, check=False,
     )  # fmt: skip
     first, _, rest = done.stdout.partition("\n")

@@ -6,17 +6,14 @@ import signal
 import threading
 
 import pytest
-
-os.environ.setdefault("PENSTOCK_CARD", "cpu=1,cpu=2,cpu=4")
-
 import torch
 from tests.card.support.processes import assert_gone
 from tests.card.support.sessions import held, session_of
 from tests.card.support.training import Training, losses_of
 
-from penstock.card.cards import parse_cards
 from penstock.card.device.tensors import buffer_of
 from penstock.card.link import CardError
+from penstock.card.local_cards import parse_cards
 
 STEPS, MOVES = 9, int(os.environ.get("PENSTOCK_TEST_MOMENTS", "3"))
 CARDS = "cpu=1,cpu=2,cpu=4"
@@ -89,18 +86,17 @@ def two():
 
 
 def test_a_move_to_a_card_that_is_lost_leaves_the_program_where_it_was(two, monkeypatch):
-    from penstock.card.device import move as moves
+    from penstock.card.device import session as module
 
     own = torch.arange(12.0, device="penstock").view(6, 2)
-    before, copy, lost = two.cards, moves._copy, []
+    before, fill, lost = two.cards, module.fill, []
 
-    def kill_then_copy(session, cards, *rest):
-        if not lost:
-            lost.append(cards.cards[1].pid)
-            os.kill(lost[0], signal.SIGKILL)
-        return copy(session, cards, *rest)
+    def kill_then_fill(cards, *rest):
+        lost.append(cards.cards[1].pid)
+        os.kill(lost[0], signal.SIGKILL)
+        return fill(cards, *rest)
 
-    monkeypatch.setattr(moves, "_copy", kill_then_copy)
+    monkeypatch.setattr(module, "fill", kill_then_fill)
     with pytest.raises(CardError, match=r"^card 1 ") as caught:
         two.replace_cards(parse_cards("cpu=1,cpu=2"))
     assert f"pid {lost[0]}" in str(caught.value)
@@ -178,6 +174,16 @@ def test_new_speeds_split_new_tensors_and_old_ones_meet_them(two):
     assert buffer_of(first).layout is not buffer_of(second).layout
     torch.testing.assert_close((first + second).cpu(), (old.cpu() + other.cpu()) @ weight.cpu(),
                                rtol=1e-4, atol=1e-4)  # fmt: skip
+
+
+def test_what_operations_return_is_not_inferred_again_for_new_speeds(two, monkeypatch):
+    from penstock.card.device import planner
+
+    own = torch.randn(24, 40, device="penstock")
+    before = own.tanh()
+    two.set_speeds((1.0, 3.0))
+    monkeypatch.setattr(planner, "infer", None)
+    assert torch.equal(own.tanh().cpu(), before.cpu())
 
 
 def test_a_training_goes_on_with_new_speeds(undisturbed):

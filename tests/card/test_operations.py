@@ -17,6 +17,11 @@ KNOWN = {
 }
 
 
+# torch has no kernel of these for the CPU, so that there is nothing to compare with.
+NOT_ON_CPU = {
+    "torch.ops.aten._flash_attention_forward", "torch.ops.aten._efficient_attention_forward",
+}  # fmt: skip
+
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of operations that are to go
 
 
@@ -25,13 +30,14 @@ def _case(name):
     return pytest.param(name, marks=marks)
 
 
+@pytest.mark.parametrize("layout", ["whole", "split"])  # one after the other, for each operation
 @pytest.mark.parametrize("name", [_case(name) for name in OPERATIONS])
-@pytest.mark.parametrize("layout", ["whole", "split"])
 def test_an_operation_equals_the_cpus(cards, name, layout):
-    outcome = compare(OPERATIONS[name], is_split=layout == "split")
+    outcome = compare(name, is_split=layout == "split")
+    assert bool(outcome.compared) != (name in NOT_ON_CPU)
     assert not outcome.differences, outcome.differences
 
 
 def test_at_most_one_operation_in_a_hundred_differs(cards):
-    assert 100 * len(KNOWN) <= len(OPERATIONS)
+    assert 100 * len(KNOWN) <= len(OPERATIONS) - len(NOT_ON_CPU)
     assert set(KNOWN) <= set(OPERATIONS)

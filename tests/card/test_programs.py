@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import re
 import runpy
@@ -12,13 +13,14 @@ from pathlib import Path
 import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
+SLOW = "ignore:slow on device penstock"  # warnings of lines that wait for the cards
 NAMES = ["words", "adversaries", "variational", "resolution", "siamese", "policy", "patches"]
 
 
 def _run(name, *arguments):
     """What a program prints. It must end well and say nothing else, not even at its end."""
     ended = subprocess.run(
-        [sys.executable, PROGRAMS / f"{name}.py", *arguments],
+        [sys.executable, "-W", SLOW, PROGRAMS / f"{name}.py", *arguments],
         env={**os.environ, "PENSTOCK_CARD": "cpu=1,cpu=2", "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
@@ -67,3 +69,15 @@ def test_a_program_finds_the_device_by_itself_and_its_file_is_read_without_it(tm
 
 def test_a_program_with_dropout_learns():
     assert len(_run("digits").splitlines()) == 6
+
+
+def test_the_program_of_the_check_on_a_real_gpu_says_how_far_it_is_from_the_cpu():
+    program = Path(__file__).parents[1] / "gpu" / "programs" / "virtual_card.py"
+    words = [sys.executable, str(program), f"cpu=4@{200 << 20},cpu=1", "300"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["difference"] < 1e-4
+    assert found["again"] < 1e-4
+    assert found["refused"]
+    assert found["total_bytes"][0] == 200 << 20

@@ -1,16 +1,11 @@
 """Speeds of cards: given by the program's starter, or measured on all cards at the same time."""
 
-import os
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-os.environ.setdefault("PENSTOCK_CARD", "cpu=1,cpu=2,cpu=4")
-
 from tests.card.support.sessions import session_of
 
-from penstock.card.cards import CardKind, parse_cards
+from penstock.card.local_cards import CardKind, parse_cards
 from penstock.card.speeds import measure, relative_speeds
 from penstock.model import PenstockError
 

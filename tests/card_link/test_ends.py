@@ -135,6 +135,16 @@ def test_a_worker_that_ends_itself_is_gone():
             reply.result()
 
 
+def test_a_program_whose_first_worker_cannot_start_is_told_why():
+    code = "from penstock.card.link.spawned import spawn; spawn('card 0', 'no_such', kinds={})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **PATH}, capture_output=True, text=True,
+        timeout=30, check=False,
+    )  # fmt: skip
+    last = done.stderr.splitlines()[-1]
+    assert "card 0 cannot be reached: its process ended (exit status 1)" in last
+
+
 def test_a_worker_that_cannot_start_says_so():
     with pytest.raises(CardError, match=r"card 1 cannot be reached: its process ended \(exit"):
         spawn("card 1", "penstock.no_such_module", kinds={})

@@ -24,9 +24,9 @@ from functools import partial
 from pathlib import Path
 
 from tests.gpu import sections
-from tests.gpu.arena import REPOSITORY, Arena
+from tests.gpu.arena import Arena
 from tests.gpu.budget import MORE, SHARES, Budget
-from tests.gpu.facts import Pythons, facts_of
+from tests.gpu.facts import REPOSITORY, Pythons, facts_of
 from tests.gpu.keeper import Keeper
 from tests.gpu.preflight import OnlyOne, look_at, real_device
 from tests.gpu.report import Report, is_bad, tally

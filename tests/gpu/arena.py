@@ -10,7 +10,6 @@ import contextlib
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.gpu.children import Command
@@ -25,6 +24,7 @@ from penstock_shim.simulator import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from typing_extensions import Self
 
@@ -34,7 +34,6 @@ RULES = (  # how long the simulated device takes for kernels that it cannot run
     "penstock_traced=param0,penstock_spin=param0,penstock_sweep=300us,"
     "penstock_multiply=1500us,penstock_tiny=1us"
 )
-REPOSITORY = Path(__file__).parents[2]
 MEMORY_BYTES = 8 << 30
 MOST_MIB = 32 << 10
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TOOLS = ("nvcc", "nvidia-smi", "ncu", "nsys", "compute-sanitizer", "cuda-gdb")
 TOOL_FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin")
 MODULES = ("torch", "cupy", "triton", "jax", "numba.cuda", "cuda.core")
+REPOSITORY = Path(__file__).parents[2]
 PYTHONS_VARIABLE = "GPU_CHECK_PYTHONS"  # further interpreters, colon-separated
 LONGEST_S = 15.0
 
@@ -75,7 +76,9 @@ class Pythons:
         here = Path(sys.executable).parent
         folders = [one for one in os.environ.get("PATH", "").split(":") if Path(one) != here]
         outside = shutil.which("python3", path=":".join(folders))
-        return list(dict.fromkeys(filter(None, [*named, outside, sys.executable])))
+        own = REPOSITORY / "build" / "torch" / "bin" / "python"  # of `make test-torch`
+        with_torch = str(own) if own.exists() else None
+        return list(dict.fromkeys(filter(None, [*named, with_torch, outside, sys.executable])))
 
     def of(self, module: str) -> str | None:
         """The interpreter that has `module`."""

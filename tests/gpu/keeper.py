@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.gpu import children
+from tests.gpu.facts import REPOSITORY
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-REPOSITORY = Path(__file__).parents[2]
 LAST_WORD = "done"
 
 

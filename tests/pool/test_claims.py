@@ -257,6 +257,38 @@ def test_compaction_keeps_applications_on_their_nodes_and_names_those_that_canno
     assert (move.application, "is being resized" in move.failure) == ("b", True)
 
 
+def test_compaction_moves_a_virtual_card_to_another_node(manager, make_node):
+    make_node(manager, cards=[card("c0", 10)])
+    make_node(manager, "n1", cards=[card("c1", 10)])
+    manager.acquire("a", 10)
+    manager.acquire("spread", 6, span=pb.SPAN_POOL)
+    manager.release("a")
+    with manager.channel() as channel:
+        compact = pool_pb2_grpc.PoolStub(channel).Compact
+        told = list(compact(pb.CompactRequest(full=True), timeout=20))
+    assert list(told[0].left_out) == []
+    assert [(one.done.application, one.done.failure) for one in told[1:]] == [("spread", "")]
+    (shown,) = manager.state().applications
+    assert (shown.phase, runs_of(shown)) == ("running", [(1, 6)])
+
+
+def test_a_virtual_card_has_a_minute_to_leave_a_node_on_which_it_loses_all(manager, make_node):
+    make_node(manager, cards=[card("c0", 10)])
+    other = make_node(manager, "n1", cards=[card("c1", 10)])
+    manager.acquire("spread", 15, span=pb.SPAN_POOL)
+    assert other.newest("spread")
+    other.obeys = False
+    manager.call("ResizeApplication", pb.ResizeApplicationRequest(name="spread", blocks=5))
+    wait_until(lambda: not other.newest("spread"))
+    assert [(one.application, one.grace.seconds) for one in other.orders[-1].ends] == [
+        ("spread", 60)
+    ]
+    assert manager.watched("spread")[-2:] == [("resizing", "spread"), ("resized", "spread")]
+    other.obey()
+    manager.release("spread")
+    wait_until(lambda: manager.phases() == {})
+
+
 def test_a_release_ends_only_the_application_that_is_meant(manager, make_node):
     make_node(manager)
     first = manager.acquire("a", 5)[-1].application
@@ -286,8 +318,8 @@ def test_the_grace_of_a_release_goes_to_the_nodes_and_outlasts_a_kill(manager, m
     release.grace.FromSeconds(90)  # the shortest applies
     manager.call("Release", release, timeout=1)  # the node does not carry it out
     manager.kill()
-    manager.start()
     orders = len(node.orders)
+    manager.start()
     wait_until(lambda: len(node.orders) > orders and graces() == {"a": 7})
     node.obey()
     wait_until(lambda: manager.phases() == {})

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.agent.conftest import wait_until
-from tests.pool_cli.test_real import BLOCKS, is_free, phases, real
+from tests.pool_cli.test_real import BLOCKS, is_free, phases, real_pool
 
-__all__ = ["real"]
+from penstock.node.agent.card_workers import CARD_VARIABLE
+from penstock.node.tenants.tenant_processes import TENANT_VARIABLE, environments, members_of
+
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = REPOSITORY / "build" / "torch" / "bin" / "python"
 STEPS = "--steps=3"
@@ -21,6 +25,12 @@ def torch_python():
     if not PYTHON.exists():
         pytest.skip("no environment with torch: make build/torch/.installed")
     return str(PYTHON)
+
+
+@pytest.fixture
+def real(tmp_path, torch_python):
+    with real_pool(tmp_path, f"--card-python={torch_python}") as commands:
+        yield commands
 
 
 def losses(text):
@@ -58,3 +68,103 @@ def test_more_than_the_pool_has_is_refused_before_the_program_starts(real, torch
     assert done.returncode == 2
     assert f"it asks for {BLOCKS + 1} blocks of {BLOCKS}" in done.stderr
     assert "started" not in done.stdout
+
+
+IN_PYTHON = """
+import {first}
+import {second}
+with penstock.acquire(tflops=50, span="pool", name="train") as card:
+    own = torch.arange(6.0, device="penstock")
+    print(card.blocks, own.sum().item(), torch.cuda.is_available())
+"""
+
+
+@pytest.mark.parametrize(("first", "second"), [("penstock", "torch"), ("torch", "penstock")])
+def test_a_program_acquires_its_card_itself_before_or_after_it_has_loaded_torch(
+    real, torch_python, first, second
+):
+    code = IN_PYTHON.format(first=first, second=second)
+    done = subprocess.run([torch_python, "-c", code], env=real.environment, capture_output=True,
+                          text=True, check=False, timeout=120)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "50 15.0 False\n"
+    wait_until(lambda: is_free(real), 30)
+
+
+def test_a_program_that_is_killed_gives_its_blocks_and_its_cards_back(real, torch_python):
+    code = "import torch; torch.ones(9, device='penstock').sum().item(); print('on'); input()"
+    command = [sys.executable, "-m", "penstock", "run", "--tflops", "50", "--name", "train", "--"]
+    process = subprocess.Popen(
+        [*command, torch_python, "-c", code], env=real.environment, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    real.started.append(process)
+    assert process.stdout.readline() == "on\n"
+    workers = cards_of(real)
+    assert len(workers) == 1
+    (program,) = children_of(process.pid)
+    os.kill(program, signal.SIGKILL)
+    assert process.wait(30) == 137
+    wait_until(lambda: is_free(real), 30)
+    wait_until(lambda: not cards_of(real), 30)
+
+
+def test_a_program_whose_blocks_are_released_is_told_why_its_device_has_gone(real, torch_python):
+    code = """
+import time, torch
+own = torch.ones(9, device="penstock")
+print(own.sum().item(), flush=True)
+while True:
+    own.add_(1)
+    own.sum().item()
+    time.sleep(0.05)
+"""
+    command = [sys.executable, "-m", "penstock", "run", "--tflops", "50", "--name", "train", "--"]
+    process = subprocess.Popen(
+        [*command, torch_python, "-c", code], env=real.environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    real.started.append(process)
+    assert process.stdout.readline() == "9.0\n"
+    assert real("release", "train").returncode == 0
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "CardError: application train has ended: " in errors
+    wait_until(lambda: not cards_of(real), 30)
+
+
+def test_a_training_goes_on_while_its_blocks_become_fewer_and_more(real, torch_python):
+    steps = "--steps=40"
+    file = str(REPOSITORY / "examples" / "pytorch" / "words.py")
+    wanted = subprocess.run(
+        [torch_python, file, "--device=cpu", steps], capture_output=True, text=True, check=True
+    )
+    command = [sys.executable, "-m", "penstock", "run", "--tflops", "50", "--name", "train", "--"]
+    process = subprocess.Popen(
+        [*command, torch_python, file, steps], env=real.environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    real.started.append(process)
+    first = process.stdout.readline()
+    before = cards_of(real)
+    assert real("resize", "train", "--tflops=20").returncode == 0
+    wait_until(lambda: cards_of(real) and cards_of(real) != before, 60)
+    assert real("resize", "train", "--tflops=70").returncode == 0
+    out, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert losses(first + out) == pytest.approx(losses(wanted.stdout), rel=1e-3)
+    wait_until(lambda: is_free(real), 30)
+
+
+def cards_of(commands):
+    """The pids of the workers that the agent has started."""
+    directory = commands.node.state / "tenants" / "train"
+    return members_of(
+        {pid: one for pid, one in environments(TENANT_VARIABLE, CARD_VARIABLE).items()
+         if CARD_VARIABLE in one}, directory,
+    )  # fmt: skip
+
+
+def children_of(pid):
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in text.split()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -60,9 +61,16 @@ class RealManager:
 @pytest.fixture
 def real(tmp_path):
     """Commands on a node of a real pool."""
+    with real_pool(tmp_path) as commands:
+        yield commands
+
+
+@contextlib.contextmanager
+def real_pool(tmp_path, *options):
+    """A manager and one node whose agent has these options."""
     manager = RealManager(tmp_path)
     manager.start()
-    node = Node(tmp_path / "state", f"--pool={manager.socket}")
+    node = Node(tmp_path / "state", f"--pool={manager.socket}", *options)
     commands = Commands(tmp_path / "state")
     commands.manager, commands.node = manager, node
     node.start()

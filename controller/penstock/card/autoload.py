@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from penstock.card.names import FIRST_TORCH, VARIABLE
+from penstock.card.names import FIRST_TORCH, VARIABLE, cards_text
 
 _NAME = "penstock"
 _GROUP = "torch.backends"  # of entry points: the extensions that `import torch` loads
@@ -29,16 +29,12 @@ def load() -> None:
         problem = _load()
     except Exception as error:  # noqa: BLE001 - see above
         problem = f"{type(error).__name__}: {error}"
-    if problem is not None and _has_cards():
+    if problem is not None and cards_text():
         _warn(problem)
 
 
-def _has_cards() -> bool:
-    return os.environ.get(VARIABLE, "") not in {"", "off"}
-
-
 def _load() -> str | None:
-    if not _has_cards():
+    if not cards_text():
         return f"${VARIABLE} is {os.environ.get(VARIABLE) or 'not set'}"
     import torch
 

@@ -4,54 +4,27 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
-import shutil
-import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.card.failures import Failures
-from penstock.card.frames import KINDS, Kind
+from penstock.card.frames import Kind
 from penstock.card.link import CardError
-from penstock.card.link.spawned import spawn
-from penstock.card.names import VARIABLE
+from penstock.card.places import OnCard
 from penstock.card.speeds import measure
 from penstock.model import PenstockError
 from penstock_api.v1 import card_ops_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
     from penstock.card.link import OperationError
-    from penstock.card.link.spawned import SpawnedCard
+    from penstock.card.places import CardPlace, StartedCard
 
 
 OTHERS_S = 0.5  # until the end of a process is known to the program, at the latest
-
-
-@dataclass(frozen=True)
-class CardKind:
-    """A card that is to be started.
-
-    Attributes:
-        kind: The name of its adapter.
-        speed: What it is worth to the others; None: all are measured.
-        memory_bytes: A simulated limit of its memory.
-    """
-
-    kind: str
-    speed: float | None = None
-    memory_bytes: int | None = None
-
-    @property
-    def arguments(self) -> list[str]:
-        """The worker's arguments."""
-        limit = [] if self.memory_bytes is None else ["--memory-bytes", str(self.memory_bytes)]
-        return ["--kind", self.kind, *limit]
 
 
 class Cards:
@@ -62,40 +35,55 @@ class Cards:
 
     Attributes:
         speeds: What they are worth to each other.
+        has_measured: Whether the speeds were measured, and not given by the program's starter.
         failures: What has failed on them.
+        on_trace: Called with a card's place and the body of its TRACED, by the link's thread.
     """
 
+    on_trace: Callable[[int, memoryview], None] | None = None
+
     def __init__(self) -> None:
-        self.cards: list[SpawnedCard] = []
+        self.cards: list[StartedCard] = []
         self.speeds: tuple[float, ...] = ()
+        self.has_measured = False
         self.failures = Failures()
         self._is_closed = False
 
-    def start(self, kinds: Sequence[CardKind]) -> None:
+    def start(self, places: Sequence[CardPlace]) -> None:
         """Starts the workers and brings them together. Raises `PenstockError`."""
-        try:
+        with self.ended_on_error():
             # Each loads torch first, which takes seconds, so they do it at the same time.
-            with ThreadPoolExecutor(len(kinds)) as threads:
-                names = [f"card {i}" for i in range(len(kinds))]
-                futures = [
-                    threads.submit(self._spawn, *one) for one in zip(names, kinds, strict=True)
-                ]
+            with ThreadPoolExecutor(len(places)) as threads:
+                futures = [threads.submit(self._start, *one) for one in enumerate(places)]
             self.cards = [one for one in map(_started, futures) if one is not None]
             for future in futures:
                 future.result()
             _set_up(self.cards)
+            given = [one.speed for one in self.cards if one.speed is not None]
+            self.has_measured = len(given) < len(places)
+            self.speeds = self.measured_speeds() if self.has_measured else tuple(given)
+        atexit.register(self.close)
+
+    @contextlib.contextmanager
+    def ended_on_error(self) -> Iterator[None]:
+        """Ends the cards if what is inside fails; raises the loss that led to it, if one did."""
+        try:
+            yield
         except CardError as error:
             self.close()
             raise self.cause(error) from error
         except BaseException:
             self.close()
             raise
-        atexit.register(self.close)
 
-    def _spawn(self, name: str, kind: CardKind) -> SpawnedCard:
+    def _start(self, number: int, place: CardPlace) -> StartedCard:
+        name = f"card {number}"
+
         def on_event(event: int, body: memoryview) -> None:
             if event == Kind.FAILED:
                 self.failures.add(name, body)
+            elif event == Kind.TRACED and self.on_trace is not None:
+                self.on_trace(number, body)
 
         def on_fault(error: OperationError) -> None:
             # It has left out calls, so it is not in step with the others any more. The reason may
@@ -105,8 +93,7 @@ class Cards:
             later.daemon = True
             later.start()
 
-        card = spawn(name, "penstock.card.worker", kinds=KINDS, arguments=kind.arguments,
-                     on_event=on_event, on_fault=on_fault, on_end=self._on_end)  # fmt: skip
+        card = place.start(name, OnCard(on_event, on_fault, self._on_end))
         return card
 
     def _on_end(self, error: CardError) -> None:
@@ -137,82 +124,28 @@ class Cards:
                 one.close(1.0)
 
 
-def parse_cards(text: str) -> list[CardKind]:
-    """The cards of a list such as "cpu,cpu=2,cpu=2@64000000": KIND=SPEED@BYTES.
-
-    Cards without speeds are measured; the bytes are a simulated limit of a card's memory.
-
-    Raises:
-        PenstockError: an item is not of this form, or some cards have a speed and others none.
-    """
-    kinds = [_parse(item.strip()) for item in text.split(",")]
-    if len({one.speed is None for one in kinds}) > 1:
-        raise PenstockError(
-            f"invalid ${VARIABLE}", "some cards have a speed and others have none",
-            f"write all speeds, like {VARIABLE}=cpu=1,cpu=2, or none, and they are measured",
-        )  # fmt: skip
-    return kinds
-
-
-def _parse(item: str) -> CardKind:
-    head, _, limit = item.partition("@")
-    kind, _, speed = head.partition("=")
-    try:
-        value = float(speed) if speed else None
-        memory_bytes = int(limit) if limit else None
-    except ValueError:
-        value, memory_bytes = 0.0, None
-    is_valid = value is None or 0 < value < float("inf")
-    if not kind or not is_valid or (memory_bytes is not None and memory_bytes <= 0):
-        raise PenstockError(
-            f"invalid card {item[:40]!r} in ${VARIABLE}", "it is not KIND, KIND=SPEED or "
-            "KIND=SPEED@BYTES", f"write it like {VARIABLE}=cpu,cpu=2",
-        )  # fmt: skip
-    return CardKind(kind, value, memory_bytes)
-
-
-def check_cards() -> list[CardKind]:
-    """The cards that this program has. Raises `PenstockError` if there are none."""
-    text = os.environ.get(VARIABLE, "")
-    if text in {"", "off"}:
-        raise PenstockError(
-            "this program has no card", f"${VARIABLE} is {text or 'not set'}",
-            "start it with penstock run --tflops N -- COMMAND",
-        )  # fmt: skip
-    return parse_cards(text)
-
-
-def start_cards(kinds: Sequence[CardKind] | None = None) -> Cards:
-    """Starts a worker for each card, or for each that this program has. Raises `PenstockError`."""
-    kinds = check_cards() if kinds is None else kinds
+def start_cards(places: Sequence[CardPlace]) -> Cards:
+    """Starts a worker at each place. Raises `PenstockError`."""
     cards = Cards()
-    cards.start(kinds)
-    given = [one.speed for one in kinds if one.speed is not None]
-    try:
-        cards.speeds = tuple(given) if len(given) == len(kinds) else cards.measured_speeds()
-    except CardError as error:
-        cards.close()
-        raise cards.cause(error) from error
-    except BaseException:
-        cards.close()
-        raise
+    cards.start(places)
     return cards
 
 
-def _started(future: Future[SpawnedCard]) -> SpawnedCard | None:
+def _started(future: Future[StartedCard]) -> StartedCard | None:
     return None if future.exception() is not None else future.result()
 
 
-def _set_up(cards: list[SpawnedCard]) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="penstock-card-"))
-    try:
-        replies = [
-            one.link.request(Kind.SET_UP, pb.Setup(
-                card=i, cards=len(cards), store=f"file:{folder / 'meeting'}"
-            ).SerializeToString())
-            for i, one in enumerate(cards)
-        ]  # fmt: skip
-        for reply in replies:
-            reply.result()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def _set_up(cards: list[StartedCard]) -> None:
+    """Brings the cards together. Raises `CardError`, `OperationError`."""
+    replies = [
+        one.link.request(Kind.SET_UP, pb.Setup(
+            card=i, cards=len(cards), host=one.host
+        ).SerializeToString())
+        for i, one in enumerate(cards)
+    ]  # fmt: skip
+    meeting = pb.Meeting()
+    for reply in replies:
+        meeting.MergeFromString(bytes(reply.result()))
+    replies = [one.link.request(Kind.MEET, meeting.SerializeToString()) for one in cards]
+    for reply in replies:
+        reply.result()

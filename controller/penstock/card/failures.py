@@ -30,7 +30,10 @@ class Failures:
 
     def add(self, card: str, body: memoryview) -> None:
         """Notes what a worker reports of an operation."""
-        failure = pb.Failure.FromString(bytes(body))
+        self.note(card, pb.Failure.FromString(bytes(body)))
+
+    def note(self, card: str, failure: pb.Failure) -> None:
+        """Notes what has failed on a card."""
         with self._lock:
             if len(self._noted) < _MOST:
                 self._noted.append((card, failure))

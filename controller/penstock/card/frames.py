@@ -20,6 +20,9 @@ _PROBE = struct.Struct("<d")
 _RATES = struct.Struct("<2d")
 _POISON = struct.Struct("<Qq")
 _RANGE = struct.Struct("<QQQ")
+_FIGURES = struct.Struct("<14Q")
+_TRACE = struct.Struct("<?")
+_CLOCK = struct.Struct("<Q")
 
 
 class Kind(IntEnum):
@@ -35,10 +38,15 @@ class Kind(IntEnum):
     POISONED = 39  # request: the buffers that are missing
     POISON = 40  # buffers that are missing on another card
     STATISTICS = 41  # request: memory in use, counts
-    SET_UP = 42  # request: a Setup; answers a Ready when all cards are together
+    SET_UP = 42  # request: a Setup; answers with a Meeting, where it listens for other cards
     WRITE = 43  # bytes of a buffer that was allocated
     PROBE = 44  # request: multiplications a second
+    MEET = 45  # request: a Meeting of all cards; answers when it is connected to them
+    FIGURES = 47  # request: what the card has done so far
+    TRACE = 46  # request: begins or ends a trace; answers the time by the card's clock
+    FORGET = 48  # operations that are not called any more
     FAILED = 64  # event from a worker: a Failure
+    TRACED = 65  # event from a worker: TraceEvents
 
 
 KINDS = {int(kind): kind.name.lower() for kind in Kind}
@@ -139,8 +147,63 @@ def unpack_statistics(body: memoryview) -> Statistics:
     return Statistics(*_STATISTICS.unpack(body))
 
 
+class Figures(NamedTuple):
+    """What a card has done since its start: the answer to FIGURES. Times by the card's clock."""
+
+    at_ns: int
+    operations: int
+    busy_ns: int  # it executed what is its own
+    exchanging_ns: int  # it exchanged data with other cards, or waited for them
+    idle_ns: int  # it waited for the program
+    uploaded_bytes: int
+    downloaded_bytes: int
+    gathers: int
+    gathered_bytes: int  # which the other cards sent
+    sums: int
+    summed_bytes: int
+    used_bytes: int  # of memory
+    peak_bytes: int
+    total_bytes: int
+
+
+def pack_figures(figures: Figures) -> bytes:
+    """The body of the answer to FIGURES."""
+    return _FIGURES.pack(*figures)
+
+
+def unpack_figures(body: memoryview) -> Figures:
+    """The figures in a body. Raises `ValueError`."""
+    if len(body) != _FIGURES.size:
+        raise ValueError(f"figures of {len(body)} bytes")
+    return Figures(*_FIGURES.unpack(body))
+
+
+def pack_trace(is_on: bool) -> bytes:
+    """The body of TRACE."""
+    return _TRACE.pack(is_on)
+
+
+def unpack_trace(body: memoryview) -> bool:
+    """Whether a trace begins. Raises `ValueError`."""
+    if len(body) != _TRACE.size:
+        raise ValueError(f"an order to trace of {len(body)} bytes")
+    return bool(_TRACE.unpack(body)[0])
+
+
+def pack_clock(now_ns: int) -> bytes:
+    """The body of the answer to TRACE."""
+    return _CLOCK.pack(now_ns)
+
+
+def unpack_clock(body: memoryview) -> int:
+    """The time in a body. Raises `ValueError`."""
+    if len(body) != _CLOCK.size:
+        raise ValueError(f"a time of {len(body)} bytes")
+    return int(_CLOCK.unpack(body)[0])
+
+
 def pack_numbers(numbers: Iterable[int]) -> bytes:
-    """The body of the answer to POISONED: numbers of buffers."""
+    """The body of FORGET, numbers of operations; of the answer to POISONED, those of buffers."""
     return array("Q", numbers).tobytes()
 
 

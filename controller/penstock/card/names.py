@@ -2,5 +2,20 @@
 
 from __future__ import annotations
 
+import os
+
 VARIABLE = "PENSTOCK_CARD"  # the cards of this program; "off": torch is left alone
+POOL = "pool:"  # begins the variable of a program whose cards a compute pool starts
+SHARDING_VARIABLE = "PENSTOCK_CARD_SHARDING"  # whether parameters are sharded: off, auto or on
+TRACE_VARIABLE = "PENSTOCK_CARD_TRACE"  # the file of a trace; %p: the process
 FIRST_TORCH, END_TORCH = (2, 13), (2, 16)  # tested releases: from the first on, before the end
+
+
+class PenstockCardWarning(UserWarning):
+    """A line of the program is slow on the device, or figures or a trace cannot be written."""
+
+
+def cards_text() -> str:
+    """The cards of this program, as `VARIABLE` lists them; empty if it has none."""
+    text = os.environ.get(VARIABLE, "")
+    return "" if text == "off" else text

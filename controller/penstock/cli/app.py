@@ -11,6 +11,7 @@ from penstock import __version__
 from penstock.cli.commands import (
     agent,
     bench,
+    card,
     demo,
     devices,
     doctor,
@@ -50,10 +51,11 @@ SUB_COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
     "agent": agent.app,
     "kube": kube.app,
     "pool": pool.app,
+    "card": card.app,
     "policy": policy.app,
     "shim": shim.app,
     "bench": bench.app,
-    "demo": demo.demo,
+    "demo": demo.app,
     "doctor": doctor.doctor,
 }
 WRAPPERS = {"run", "simulate", "doctor"}  # commands whose last arguments are another command

@@ -50,11 +50,12 @@ def run_application(
     command: list[str],
     *,
     quiet: bool,
-    extra: Callable[[AcquireMessage], Mapping[str, str]] = lambda _: {},
+    environment: Callable[[AcquireMessage], Mapping[str, str]] | None = None,
 ) -> int:
     """Claims, runs the command as the application, and releases; returns the exit code.
 
-    The command's environment has the variables that `extra` makes of what was granted, too.
+    `environment`: makes the command's environment of what was granted, wherever that is; None: the
+    blocks are of this node, and the command runs under their quota.
 
     Raises:
         PenstockError: the claim is refused, or there is no agent of a pool here.
@@ -62,7 +63,6 @@ def run_application(
     from penstock.cli.pool_waiting import InterruptedWaitError, wait_for_grant
     from penstock.model import PenstockError
     from penstock.node.launch.child import Child, CommandNotStartedError, block_signals
-    from penstock.node.tenants.environment import program_environment
 
     blocked = block_signals()  # before gRPC starts threads, which would take them
     client = place.local_agent()
@@ -71,15 +71,16 @@ def run_application(
             "no agent runs here", "a command runs on a node of the pool, through the node's agent",
             "start the agent (penstock agent --pool), or run this on a node", reason="unavailable",
         )  # fmt: skip
-    claim = dataclasses.replace(place.on_this_node(claim), command=tuple(command))
+    if environment is None:
+        claim, environment = place.on_this_node(claim), _environment
+    claim = dataclasses.replace(claim, command=tuple(command))
     with client:
         try:
             granted = wait_for_grant(client, claim, quiet=quiet)
         except InterruptedWaitError as interrupted:  # a grant ends with this process, its holder
             return 128 + interrupted.number
         try:
-            variables = {**program_environment(_environment(granted)), **extra(granted)}
-            child = Child(command, variables, blocked)
+            child = Child(command, environment(granted), blocked)
         except CommandNotStartedError as error:
             _release(client, granted, "its command could not be started")
             say(error)
@@ -181,11 +182,12 @@ def _release(client: PoolClient, granted: AcquireMessage, reason: str) -> None:
 
 
 def _environment(granted: AcquireMessage) -> Mapping[str, str]:
-    """Variables of a program that runs as the application. Raises `PenstockError`."""
+    """The environment of a program that runs as the application. Raises `PenstockError`."""
     from penstock.model import PenstockError
+    from penstock.node.tenants.environment import program_environment
 
     if granted.environment:
-        return granted.environment
+        return program_environment(granted.environment)
     raise PenstockError(
         f"application {granted.application.name} cannot run here",
         "the agent did not say how a program runs as it",

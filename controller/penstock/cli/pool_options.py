@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +29,27 @@ def pool_endpoint(
     endpoint = PoolEndpoint(addresses, certificate, key, authority)
     endpoint.check()
     return endpoint
+
+
+def host_for_others(listen: str, endpoint: PoolEndpoint | None) -> str:
+    """The address at which other nodes reach what listens at `listen` (HOST:PORT).
+
+    Of an agent that listens at all addresses it is the one from which it reaches its manager.
+    """
+    host = listen.rpartition(":")[0].strip("[]")
+    if host not in {"", "0.0.0.0", "::"} or endpoint is None:  # noqa: S104 - compared
+        return host
+    manager, _, port = endpoint.addresses[0].rpartition(":")
+    try:
+        for family, kind, number, _, address in socket.getaddrinfo(
+            manager.strip("[]"), int(port), type=socket.SOCK_DGRAM
+        ):
+            with socket.socket(family, kind, number) as probe:
+                probe.connect(address)  # sends nothing
+                return str(probe.getsockname()[0])
+    except (OSError, ValueError):
+        pass
+    return socket.gethostname()
 
 
 def pool_options(

@@ -1,10 +1,11 @@
-"""`penstock run --tflops`: a command with a virtual card of this node's compute pool."""
+"""`penstock run --tflops`: a command with a virtual card of the compute pool of this node."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import sys
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from penstock.cli.say import say
@@ -31,7 +32,8 @@ def run_in_pool(
 
     place = PoolPlace(None, None, None, None, state_dir)
     with exit_without_room():
-        sys.exit(run_application(place, claim, command, quiet=quiet, extra=card_variables))
+        environment = functools.partial(card_environment, state_dir)
+        sys.exit(run_application(place, claim, command, quiet=quiet, environment=environment))
 
 
 @contextlib.contextmanager
@@ -48,21 +50,8 @@ def exit_without_room() -> Iterator[None]:
         sys.exit(NO_ROOM)
 
 
-def card_variables(granted: AcquireMessage) -> dict[str, str]:
-    """The variable that tells a program of which cards its device consists.
+def card_environment(state_dir: Path | None, granted: AcquireMessage) -> dict[str, str]:
+    """The environment of a program whose device is made of cards that the pool starts."""
+    from penstock.client.virtual_card import variables_of
 
-    Processors stand in for the devices of a simulated machine, on which torch cannot compute.
-    """
-    from penstock.card.names import VARIABLE
-    from penstock.node.tenants.tenant_processes import MACHINE_VARIABLE
-
-    is_simulated = MACHINE_VARIABLE in granted.environment
-    blocks: Counter[str] = Counter()
-    for part in granted.application.parts:
-        blocks[part.device_uuid] += part.last - part.first + 1
-    visible = granted.environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    kinds = ["cpu" if is_simulated else f"cuda:{index}" for index in range(len(visible))]
-    return {VARIABLE: ",".join(
-        f"{kind}={blocks[uuid]}" if blocks[uuid] else kind
-        for kind, uuid in zip(kinds, visible, strict=True)
-    )}  # fmt: skip
+    return {**os.environ, **variables_of(granted.application, state_dir)}

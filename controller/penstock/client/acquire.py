@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.client import options
+from penstock.client import options, virtual_card
 from penstock.client.activation import Activation, check_can_activate
 from penstock.client.card import Card
 from penstock.client.connect import PoolPlace
@@ -33,6 +33,9 @@ def acquire(
 
     Call it before anything in the process loads CUDA. Children that the process starts belong to
     the application as well. The blocks are given back when the process ends, however it ends.
+
+    With `span="pool"` the process itself has no part of this node's devices: agents start its
+    cards, on whichever nodes, and PyTorch has them as device "penstock".
 
     Args:
         tflops: How many TFLOPS; a part of one is rounded up.
@@ -68,11 +71,11 @@ def acquire(
         command=(Path(sys.executable or "python").name, *sys.argv),
     )
     with place.connect() as client:
-        if client.target.server == "agent":
+        is_here = client.target.server == "agent"
+        if is_here and span != "pool":
             check_can_activate()
-            claim = place.on_this_node(claim)
         update = granted(client, claim)
-        return _card(place, client, update)
+        return _card(place, client, update, is_virtual=is_here and span == "pool")
 
 
 def granted(client: PoolClient, claim: PoolClaim) -> AcquireMessage:
@@ -86,13 +89,17 @@ def granted(client: PoolClient, claim: PoolClaim) -> AcquireMessage:
     return last
 
 
-def _card(place: PoolPlace, client: PoolClient, update: AcquireMessage) -> Card:
+def _card(
+    place: PoolPlace, client: PoolClient, update: AcquireMessage, *, is_virtual: bool
+) -> Card:
     from penstock.node.rpc import PoolLease
 
     application = update.application
     activation = lease = None
     try:
-        if update.environment:
+        if is_virtual:
+            virtual_card.use(application, place.state_dir)
+        elif update.environment:
             activation = Activation(update.environment)
         if update.HasField("lease"):
             lease = PoolLease(place.connect, application.name, update.lease.ToNanoseconds() / 1e9)

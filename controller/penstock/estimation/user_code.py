@@ -20,6 +20,8 @@ _OURS = str(Path(__file__).parents[1])
 _STDLIB = sysconfig.get_path("stdlib")
 _NO_DATA = "tensors have no data in an estimate: leave out what reads their values"
 _ON_CPU = "leave .cuda() and the like out: nothing is computed, so no device is needed"
+_OUTSIDE = "outside your files"
+_FITTING = "see whether the function takes no arguments, and --input fits the model"
 _MOST_CHARACTERS = 300  # of another's error text
 
 
@@ -51,7 +53,9 @@ def load_function(text: str) -> Callable[..., Any]:
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise PenstockError(
-            f"cannot read {path}", "there is no such file", "name a Python file, like train.py"
+            f"cannot read {path}",
+            "it is no file" if path.exists() else "there is no such file",
+            "name a Python file, like train.py",
         )
     known = sys.modules.get(_module_name(path))
     if known is not None:
@@ -93,16 +97,19 @@ def naming_the_line(doing: str) -> Iterator[None]:
         ) from error  # fmt: skip
     except BaseException as error:
         text = " ".join(str(error).split())[:_MOST_CHARACTERS]
+        place = _place(error.__traceback__)
         raise PenstockError(
-            f"{doing} failed", f"{_place(error.__traceback__)}: {type(error).__name__}: {text}",
-            _advice(text),
+            f"{doing} failed", f"{place}: {type(error).__name__}: {text}",
+            _advice(text, is_own=place != _OUTSIDE),
         ) from error  # fmt: skip
 
 
-def _advice(text: str) -> str:
+def _advice(text: str, *, is_own: bool) -> str:
     if "cuda" in text.lower():
         return _ON_CPU
-    return _NO_DATA if "tensor subclasses" in text else "correct that line"
+    if "tensor subclasses" in text:
+        return _NO_DATA
+    return "correct that line" if is_own else _FITTING
 
 
 def _place(trace: TracebackType | None) -> str:
@@ -110,7 +117,7 @@ def _place(trace: TracebackType | None) -> str:
     frames = traceback.extract_tb(trace)
     own = [one for one in frames if is_users(one.filename)]
     if not own:
-        return "outside your files"
+        return _OUTSIDE
     return f"{own[-1].filename}:{own[-1].lineno}"
 
 

@@ -144,6 +144,7 @@ class Claims:
                 runs = self._grow(registry, one, blocks)
             one.ordered_blocks = blocks
             registry.order(one, runs, suspended=False)
+            registry.say("resizing", name, blocks=blocks)
             return True
 
     def keep_alive(self, names: list[str], caller: Caller) -> list[str]:

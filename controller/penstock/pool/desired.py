@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from penstock.scheduling.blocks.run import Run
     from penstock.scheduling.blocks.space import Space
 
+# A virtual card takes its data from the cards of a node that it is to leave, and goes on elsewhere.
+LEAVES_WITHIN_NS = 60 * 10**9
+
 
 def parts_for(registry: Registry, node: str) -> tuple[PartOrder, ...]:
     """All that the pool wants on a node; what is not in it is to be ended."""
@@ -35,11 +38,16 @@ def parts_for(registry: Registry, node: str) -> tuple[PartOrder, ...]:
 def graces_for(registry: Registry, node: str) -> dict[str, int]:
     """The time to end in, of the applications on a node that end with another than the usual."""
     there = (registry.holdings[name] for name in registry.on_node.get(node, ()))
-    return {
-        one.name: one.grace_ns
-        for one in there
-        if one.state == "ending" and one.grace_ns is not None
-    }
+    graces = {one.name: _grace_ns(registry, one, node) for one in there}
+    return {name: grace_ns for name, grace_ns in graces.items() if grace_ns is not None}
+
+
+def _grace_ns(registry: Registry, one: Holding, node: str) -> int | None:
+    if one.state == "ending":
+        return one.grace_ns
+    if one.span == "pool" and node not in registry.nodes_with(one):
+        return LEAVES_WITHIN_NS
+    return None
 
 
 def claim_of(registry: Registry, one: Holding) -> Claim | None:
@@ -92,4 +100,5 @@ def _order(one: Holding, shares: tuple[PartShare, ...], node: str) -> PartOrder:
         tuple(one.command),
         one.labels,
         one.claimed_ns,
+        one.span,
     )

@@ -165,8 +165,11 @@ class Manager:
             number = (self.store.term << 32) + self._sent  # grows from manager to manager
             parts = parts_for(self.registry, name)
             for each in self.registry.on_node.get(name, ()):
-                if self.registry.holdings[each].state == "ending":
+                one = self.registry.holdings[each]
+                if one.state == "ending" or name not in self.registry.nodes_with(one):
                     node.without.setdefault(each, number)
+                else:
+                    node.without.pop(each, None)  # it has come back
             node.sent = number
             graces = graces_for(self.registry, name)
             node.link.send(

@@ -129,6 +129,7 @@ class Membership:
         node.alive = report.alive
         node.has_reported = True
         node.version = report.version or node.version
+        node.address = report.address
         if is_first or report.cards:
             node.cards = report.cards
         self._compare_cards(node)

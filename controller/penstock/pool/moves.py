@@ -73,10 +73,4 @@ def _hindrance(registry: Registry, move: Move) -> str:
     one = registry.holdings.get(move.name)
     if one is None or one.state != "running" or one.ordered_blocks:
         return "it does not run, or is being resized"
-    space = registry.pool.space
-    nodes = {numbers.name for numbers, _ in space.parts(move.source)}
-    if not {numbers.name for numbers, _ in space.parts(move.target)} <= nodes:
-        # A checkpoint lies in the memory of the processes themselves. Without a process its tenant
-        # is on its node all the same, and so is the environment that its programs were given.
-        return "it stays on its node: memory that was released cannot be restored on another one"
     return ""

@@ -25,6 +25,7 @@ class NodeLink:
     linked_ns: int = 0
     peer: tuple[str, int | None] = ("", None)  # its connection's address, and its process
     version: str = ""
+    address: str = ""  # at which its agent starts cards for other nodes
     cards: tuple[ReportedCard, ...] = ()
     parts: dict[str, PartStatus] = field(default_factory=dict)
     has_reported: bool = False  # on this connection
@@ -32,7 +33,7 @@ class NodeLink:
     alive: frozenset[str] = frozenset()
     was_alive: dict[str, int] = field(default_factory=dict)  # on this connection: until when
     sent: int = 0  # the number of the newest orders
-    without: dict[str, int] = field(default_factory=dict)  # ending: the first orders without it
+    without: dict[str, int] = field(default_factory=dict)  # leaving: the first orders without it
     finding: str = ""
     is_away: bool = True  # as it was told to those who watch
 

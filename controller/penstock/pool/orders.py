@@ -32,6 +32,7 @@ class PartOrder:
     command: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
     claimed_ns: int = 0  # tells it from an earlier application of the same name
+    span: str = "node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class Report:
     seen: int = 0
     alive: frozenset[str] = frozenset()
     precision: str = ""
+    address: str = ""
 
 
 class Link(Protocol):

@@ -39,11 +39,8 @@ class Progress:
 
     def check(self, one: Holding) -> None:
         """Takes an application to its next state, if all of its nodes have come so far."""
+        self._leave_nodes(one)
         if one.state == "ending":
-            for node in one.nodes:
-                link = self._nodes.known(node)
-                if link is not None and link.lacks(one.name):
-                    self._registry.gone_from(one, node)
             return
         reached, reason = self._reached(one)
         if not reached:
@@ -59,10 +56,18 @@ class Progress:
         elif one.state == "running" and one.ordered_blocks:
             self._of_resize(one, reached, reason)
 
-    def _reached(self, one: Holding) -> tuple[Reached, str]:
-        """What all nodes of an application have reached of the newest order."""
-        states: set[str] = set()
+    def _leave_nodes(self, one: Holding) -> None:
+        """Notes the nodes that have ended what they had of it: all, or those that it moved from."""
+        there = () if one.state == "ending" else self._registry.nodes_with(one)
         for node in one.nodes:
+            link = self._nodes.known(node)
+            if node not in there and link is not None and link.lacks(one.name):
+                self._registry.gone_from(one, node)
+
+    def _reached(self, one: Holding) -> tuple[Reached, str]:
+        """What all nodes that an application is on have reached of the newest order."""
+        states: set[str] = set()
+        for node in self._registry.nodes_with(one):
             link = self._nodes.known(node)
             part = link.parts.get(one.name) if link is not None else None
             if part is None or part.revision != one.revision:
@@ -147,6 +152,7 @@ class Progress:
         registry.changed.add(one.name)
         if reached == "running" and core.claim.blocks == blocks:  # it has grown
             self.resizes[one.name] = ""
+            registry.say("resized", one.name, blocks=core.blocks)
         elif reached == "running":  # its nodes have taken back what is to be free
             self.resizes[one.name] = ""
             runs, actions = registry.pool.resize(one.name, blocks, now_ns)

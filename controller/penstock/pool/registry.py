@@ -6,7 +6,6 @@ before it sends orders and answers.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.pool.event import Event
@@ -59,11 +58,16 @@ class Registry:
         one.state, one.reason = state, reason
         self.changed.add(one.name)
 
+    def nodes_with(self, one: Holding) -> list[str]:
+        """The nodes on which an application is to be."""
+        parts = self.pool.space.parts(one.placed)
+        return list(dict.fromkeys(numbers.name for numbers, _ in parts))
+
     def order(self, one: Holding, runs: Sequence[Run], *, suspended: bool) -> None:
         """Changes an application's orders to its nodes: its blocks, and whether it is suspended."""
         one.placed, one.is_suspended = tuple(runs), suspended
         one.revision += 1
-        for name in dict.fromkeys(numbers.name for numbers, _ in self.pool.space.parts(runs)):
+        for name in self.nodes_with(one):
             if name not in one.nodes:
                 one.nodes = (*one.nodes, name)
                 self.on_node.setdefault(name, set()).add(one.name)
@@ -88,7 +92,7 @@ class Registry:
             self._gone(one)
 
     def gone_from(self, one: Holding, node: str) -> None:
-        """Notes that an ending application is not on a node any more, or the node has left."""
+        """Notes that an application is not on a node any more, or the node has left."""
         one.nodes = tuple(name for name in one.nodes if name != node)
         self.on_node.get(node, set()).discard(one.name)
         self.forgotten.add((node, one.name))
@@ -128,11 +132,6 @@ class Registry:
     # How it is done
 
     def _start(self, one: Holding, runs: tuple[Run, ...]) -> None:
-        core = self.pool.applications[one.name]
-        if core.claim.span == "pool":
-            # A process that runs can be resumed only where it ran. What spans nodes behind a
-            # virtual card would be the exception.
-            core.claim = replace(core.claim, span="node")
         self.order(one, runs, suspended=False)
         self.become(one, "starting")
         self.say("granted", one.name, runs=_words(runs))

@@ -7,34 +7,43 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Setup(_message.Message):
-    __slots__ = ("card", "cards", "store")
+    __slots__ = ("card", "cards", "host")
     CARD_FIELD_NUMBER: _ClassVar[int]
     CARDS_FIELD_NUMBER: _ClassVar[int]
-    STORE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     card: int
     cards: int
-    store: str
-    def __init__(self, card: _Optional[int] = ..., cards: _Optional[int] = ..., store: _Optional[str] = ...) -> None: ...
+    host: str
+    def __init__(self, card: _Optional[int] = ..., cards: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
 
-class Ready(_message.Message):
-    __slots__ = ("lacking",)
-    LACKING_FIELD_NUMBER: _ClassVar[int]
-    lacking: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, lacking: _Optional[_Iterable[str]] = ...) -> None: ...
+class Meeting(_message.Message):
+    __slots__ = ("said",)
+    class SaidEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+    SAID_FIELD_NUMBER: _ClassVar[int]
+    said: _containers.ScalarMap[str, bytes]
+    def __init__(self, said: _Optional[_Mapping[str, bytes]] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("number", "name", "positional", "named", "outputs")
+    __slots__ = ("number", "name", "positional", "named", "outputs", "default_dtype")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     POSITIONAL_FIELD_NUMBER: _ClassVar[int]
     NAMED_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_DTYPE_FIELD_NUMBER: _ClassVar[int]
     number: int
     name: str
     positional: _containers.RepeatedCompositeFieldContainer[Argument]
     named: _containers.RepeatedCompositeFieldContainer[NamedArgument]
     outputs: _containers.RepeatedCompositeFieldContainer[Output]
-    def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ..., positional: _Optional[_Iterable[_Union[Argument, _Mapping]]] = ..., named: _Optional[_Iterable[_Union[NamedArgument, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ...) -> None: ...
+    default_dtype: str
+    def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ..., positional: _Optional[_Iterable[_Union[Argument, _Mapping]]] = ..., named: _Optional[_Iterable[_Union[NamedArgument, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., default_dtype: _Optional[str] = ...) -> None: ...
 
 class NamedArgument(_message.Message):
     __slots__ = ("name", "value")
@@ -161,3 +170,23 @@ class Failure(_message.Message):
     type: str
     text: str
     def __init__(self, operation: _Optional[str] = ..., type: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class TraceEvents(_message.Message):
+    __slots__ = ("names", "name", "track", "start_ns", "duration_ns", "size_bytes", "at_ns", "used_bytes")
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TRACK_FIELD_NUMBER: _ClassVar[int]
+    START_NS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_NS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    AT_NS_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    name: _containers.RepeatedScalarFieldContainer[int]
+    track: _containers.RepeatedScalarFieldContainer[int]
+    start_ns: _containers.RepeatedScalarFieldContainer[int]
+    duration_ns: _containers.RepeatedScalarFieldContainer[int]
+    size_bytes: _containers.RepeatedScalarFieldContainer[int]
+    at_ns: int
+    used_bytes: int
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., name: _Optional[_Iterable[int]] = ..., track: _Optional[_Iterable[int]] = ..., start_ns: _Optional[_Iterable[int]] = ..., duration_ns: _Optional[_Iterable[int]] = ..., size_bytes: _Optional[_Iterable[int]] = ..., at_ns: _Optional[int] = ..., used_bytes: _Optional[int] = ...) -> None: ...

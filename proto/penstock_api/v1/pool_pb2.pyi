@@ -381,7 +381,7 @@ class Application(_message.Message):
     def __init__(self, name: _Optional[str] = ..., owner: _Optional[str] = ..., phase: _Optional[str] = ..., reason: _Optional[str] = ..., asked_blocks: _Optional[int] = ..., blocks: _Optional[int] = ..., priority: _Optional[int] = ..., kind: _Optional[str] = ..., span: _Optional[_Union[Span, str]] = ..., node: _Optional[str] = ..., runs: _Optional[_Iterable[_Union[BlockRun, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[ApplicationPart, _Mapping]]] = ..., claimed: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., suspended_for: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., suspensions: _Optional[int] = ..., host_bytes: _Optional[int] = ..., place: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., labels: _Optional[_Mapping[str, str]] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class ApplicationPart(_message.Message):
-    __slots__ = ("node", "device_uuid", "device_index", "model", "first", "last", "memory_bytes", "cores_permille")
+    __slots__ = ("node", "device_uuid", "device_index", "model", "first", "last", "memory_bytes", "cores_permille", "address")
     NODE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_UUID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -390,6 +390,7 @@ class ApplicationPart(_message.Message):
     LAST_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     CORES_PERMILLE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     node: str
     device_uuid: str
     device_index: int
@@ -398,10 +399,11 @@ class ApplicationPart(_message.Message):
     last: int
     memory_bytes: int
     cores_permille: int
-    def __init__(self, node: _Optional[str] = ..., device_uuid: _Optional[str] = ..., device_index: _Optional[int] = ..., model: _Optional[str] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., cores_permille: _Optional[int] = ...) -> None: ...
+    address: str
+    def __init__(self, node: _Optional[str] = ..., device_uuid: _Optional[str] = ..., device_index: _Optional[int] = ..., model: _Optional[str] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., cores_permille: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class NodeReport(_message.Message):
-    __slots__ = ("node", "version", "pool", "term", "cards", "parts", "seen", "alive", "precision")
+    __slots__ = ("node", "version", "pool", "term", "cards", "parts", "seen", "alive", "precision", "address")
     NODE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
@@ -411,6 +413,7 @@ class NodeReport(_message.Message):
     SEEN_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     node: str
     version: str
     pool: str
@@ -420,7 +423,8 @@ class NodeReport(_message.Message):
     seen: int
     alive: _containers.RepeatedScalarFieldContainer[str]
     precision: str
-    def __init__(self, node: _Optional[str] = ..., version: _Optional[str] = ..., pool: _Optional[str] = ..., term: _Optional[int] = ..., cards: _Optional[_Iterable[_Union[PoolCard, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[PartReport, _Mapping]]] = ..., seen: _Optional[int] = ..., alive: _Optional[_Iterable[str]] = ..., precision: _Optional[str] = ...) -> None: ...
+    address: str
+    def __init__(self, node: _Optional[str] = ..., version: _Optional[str] = ..., pool: _Optional[str] = ..., term: _Optional[int] = ..., cards: _Optional[_Iterable[_Union[PoolCard, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[PartReport, _Mapping]]] = ..., seen: _Optional[int] = ..., alive: _Optional[_Iterable[str]] = ..., precision: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class PartReport(_message.Message):
     __slots__ = ("application", "revision", "state", "reason", "device_bytes", "host_bytes", "processes", "took")
@@ -469,7 +473,7 @@ class PartEnd(_message.Message):
     def __init__(self, application: _Optional[str] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class PartOrder(_message.Message):
-    __slots__ = ("application", "revision", "suspended", "shares", "user", "uid", "mode", "command", "labels", "claimed")
+    __slots__ = ("application", "revision", "suspended", "shares", "user", "uid", "mode", "command", "labels", "claimed", "span")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -487,6 +491,7 @@ class PartOrder(_message.Message):
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     CLAIMED_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
     application: str
     revision: int
     suspended: bool
@@ -497,7 +502,8 @@ class PartOrder(_message.Message):
     command: _containers.RepeatedScalarFieldContainer[str]
     labels: _containers.ScalarMap[str, str]
     claimed: _timestamp_pb2.Timestamp
-    def __init__(self, application: _Optional[str] = ..., revision: _Optional[int] = ..., suspended: _Optional[bool] = ..., shares: _Optional[_Iterable[_Union[PartShare, _Mapping]]] = ..., user: _Optional[str] = ..., uid: _Optional[int] = ..., mode: _Optional[_Union[_agent_pb2.Mode, str]] = ..., command: _Optional[_Iterable[str]] = ..., labels: _Optional[_Mapping[str, str]] = ..., claimed: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    span: Span
+    def __init__(self, application: _Optional[str] = ..., revision: _Optional[int] = ..., suspended: _Optional[bool] = ..., shares: _Optional[_Iterable[_Union[PartShare, _Mapping]]] = ..., user: _Optional[str] = ..., uid: _Optional[int] = ..., mode: _Optional[_Union[_agent_pb2.Mode, str]] = ..., command: _Optional[_Iterable[str]] = ..., labels: _Optional[_Mapping[str, str]] = ..., claimed: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., span: _Optional[_Union[Span, str]] = ...) -> None: ...
 
 class PartShare(_message.Message):
     __slots__ = ("device_uuid", "memory_bytes", "cores_permille")

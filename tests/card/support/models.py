@@ -3,43 +3,14 @@
 from __future__ import annotations
 
 import torch
+from tests.estimate_torch.models import resnet
 from torch import nn
 from torch.nn import functional
 
 
-class Residual(nn.Module):
-    """Two convolutions with batch normalization, and a way around them."""
-
-    def __init__(self, given: int, out: int, stride: int = 1) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(given, out, 3, stride, 1, bias=False)
-        self.first_norm = nn.BatchNorm2d(out)
-        self.second = nn.Conv2d(out, out, 3, 1, 1, bias=False)
-        self.second_norm = nn.BatchNorm2d(out)
-        self.around = nn.Identity()
-        if stride != 1 or given != out:
-            self.around = nn.Sequential(
-                nn.Conv2d(given, out, 1, stride, bias=False), nn.BatchNorm2d(out)
-            )
-
-    def forward(self, x):
-        inner = functional.relu(self.first_norm(self.first(x)))
-        return functional.relu(self.second_norm(self.second(inner)) + self.around(x))
-
-
 def resnet18(width: int = 64, classes: int = 10) -> nn.Module:
-    """ResNet-18 (He et al., 2015); `width` channels in the first of its four stages."""
-    stages: list[nn.Module] = []
-    given = width
-    for stage in range(4):
-        out = width << stage
-        stages += [Residual(given, out, 1 if stage == 0 else 2), Residual(out, out)]
-        given = out
-    return nn.Sequential(
-        nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-        nn.MaxPool2d(3, 2, 1), *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-        nn.Linear(given, classes),
-    )  # fmt: skip
+    """ResNet-18; `width` channels in the first of its four stages."""
+    return resnet.resnet18(classes, width)
 
 
 class Block(nn.Module):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import warnings
 from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -13,11 +17,14 @@ from penstock.card.device.operand import Operand
 from penstock.card.device.planner import split_for
 from penstock.card.device.start import session
 from penstock.card.device.tensors import buffer_of
-from penstock.card.layout import Cut, share_rows
+from penstock.card.layout import Cut, Split, share_rows
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    from torch.testing._internal import common_utils
     from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal.opinfo import core
+
 
 SAMPLES = 6  # of each operation
 CLOSE = {"rtol": 2e-4, "atol": 2e-4, "equal_nan": True}
@@ -50,6 +57,27 @@ class Outcome:
     differences: list[str] = field(default_factory=list)
 
 
+@dataclass
+class Reference:
+    """What the CPU makes of one sample.
+
+    Attributes:
+        sample: The arguments.
+        results: What the operation returns.
+        seeds: Gradients of those results that have one, from which backward starts.
+        gradients: What backward gives for the arguments; None if there is no backward.
+        has_split: Whether an argument can be split; if not, both layouts are the same call.
+        difference: What the device did otherwise when it was last compared.
+    """
+
+    sample: core.SampleInput
+    results: Any
+    seeds: list[torch.Tensor]
+    gradients: tuple[torch.Tensor | None, ...] | None
+    has_split: bool = True
+    difference: str | None = None
+
+
 def dtype_for(op) -> torch.dtype:
     """float32, or what the operation takes instead."""
     supported = op.supported_dtypes("cpu")
@@ -57,29 +85,81 @@ def dtype_for(op) -> torch.dtype:
     return next((one for one in preferred if one in supported), torch.float32)
 
 
-def compare(op, *, is_split: bool) -> Outcome:
-    """Runs the samples that the CPU accepts on both devices, forward and backward."""
+def compare(name: str, *, is_split: bool) -> Outcome:
+    """Runs the samples that the CPU accepts on the device, forward and backward."""
     outcome = Outcome()
+    with _without_stacks():
+        for reference in _references(name):
+            outcome.compared += 1
+            if reference.has_split or not is_split:
+                reference.difference = _compared(OPERATIONS[name], reference, is_split)
+            if reference.difference is not None:
+                outcome.differences.append(reference.difference)
+    return outcome
+
+
+@contextlib.contextmanager
+def _without_stacks():
+    """Keeps torch from reading the stack for each seed and each operation: half of all time here.
+
+    It notes each seed, with the stack in words, for each kind of device that is not in use, and the
+    table seeds before each sample. The table also looks for a test of torch's own on the stack.
+    """
+    with contextlib.ExitStack() as patches:
+        for kind in (torch.cuda, torch.xpu, torch.mtia):
+            patches.enter_context(mock.patch.object(kind, "manual_seed_all", _unseeded))
+        for module in (common_utils, core):
+            patches.enter_context(mock.patch.object(module, "extract_test_fn", _no_test))
+        yield
+
+
+def _unseeded(seed: int) -> None:
+    pass
+
+
+def _no_test() -> None:
+    pass
+
+
+@functools.lru_cache(maxsize=1)  # both layouts of an operation come one after the other
+def _references(name: str) -> list[Reference]:
+    """What the CPU makes of the samples that it accepts."""
+    op = OPERATIONS[name]
     dtype = dtype_for(op)
     has_gradient = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
     torch.manual_seed(0)
     try:
         samples = list(itertools.islice(op.sample_inputs("cpu", dtype, has_gradient), SAMPLES))
     except (RuntimeError, NotImplementedError, AttributeError, TypeError, AssertionError):
-        return outcome  # torch has no samples for this machine
-    for sample in samples:
-        given = (sample.input, sample.args, sample.kwargs)
-        own = tree_map(_copied, given)
-        try:
-            expected = _called(op, own)
-        except Exception:  # noqa: BLE001, S112 - not accepted by the CPU
-            continue
-        outcome.compared += 1
-        moved = tree_map(lambda one: _moved(one, is_split=is_split), given)
-        difference = _compared(op, sample, expected, own, moved, has_gradient)
-        if difference is not None:
-            outcome.differences.append(difference)
-    return outcome
+        return []  # torch has no samples for this machine
+    references = (_reference(op, sample, has_gradient) for sample in samples)
+    return [one for one in references if one is not None]
+
+
+def _reference(op, sample: core.SampleInput, has_gradient: bool) -> Reference | None:
+    """What the CPU makes of a sample; None if it does not accept it."""
+    own = tree_map(_copied, _arguments(sample))
+    try:
+        results = _called(op, own)
+    except Exception:  # noqa: BLE001 - whatever torch says of it
+        return None
+    reference = Reference(sample, tree_map(_fetched, results), [], None)
+    if has_gradient:
+        outs, leaves = _with_gradient(sample.output_process_fn_grad(results)), _with_gradient(own)
+        generator = torch.Generator().manual_seed(3)
+        reference.seeds = [
+            torch.randn(one.shape, generator=generator, dtype=one.dtype) for one in outs
+        ]
+        if outs and leaves:
+            with contextlib.suppress(RuntimeError):  # not differentiable
+                reference.gradients = torch.autograd.grad(
+                    outs, leaves, reference.seeds, allow_unused=True
+                )
+    return reference
+
+
+def _arguments(sample: core.SampleInput):
+    return sample.input, sample.args, sample.kwargs
 
 
 def _called(op, given):
@@ -88,34 +168,29 @@ def _called(op, given):
     return op(first, *args, **kwargs)
 
 
-def _compared(op, sample, expected, own, moved, has_gradient) -> str | None:
-    is_drawn = op.name in DRAWN
+def _compared(op, reference: Reference, is_split: bool) -> str | None:
+    is_drawn = op.name in DRAWN and reference.sample.kwargs.get("dropout_p") != 0
     try:
-        actual = _called(op, moved)
-        difference = _difference(tree_map(_fetched, expected), tree_map(_fetched, actual), is_drawn)
-        if difference is None and has_gradient:
-            difference = _backward(sample, expected, actual, own, moved, is_drawn)
+        moved = tree_map(_moved, _arguments(reference.sample))
+        tensors = [one for one in tree_leaves(moved) if isinstance(one, torch.Tensor)]
+        reference.has_split = any(split_of(one) is not None for one in tensors)
+        if is_split:
+            for one in tensors:
+                split(one)
+        results = _called(op, moved)
+        difference = _difference(reference.results, tree_map(_fetched, results), is_drawn)
+        if difference is None and reference.gradients is not None:
+            difference = _backward(reference, moved, results, is_drawn)
     except Exception as error:  # noqa: BLE001 - it is the difference
         return f"{type(error).__name__}: {str(error)[:200]}"
     return difference
 
 
-def _backward(sample, expected, actual, own, moved, is_drawn) -> str | None:
-    outs = [_with_gradient(sample.output_process_fn_grad(one)) for one in (expected, actual)]
-    leaves = [_with_gradient(one) for one in (own, moved)]
-    if not outs[0] or not leaves[0]:
-        return None
-    generator = torch.Generator().manual_seed(3)
-    seeds = [torch.randn(one.shape, generator=generator, dtype=one.dtype) for one in outs[0]]
-    try:
-        wanted = torch.autograd.grad(outs[0], leaves[0], seeds, allow_unused=True)
-    except RuntimeError:
-        return None  # not differentiable on the CPU either
-    moved_seeds = [one.to("penstock") for one in seeds]
-    found = torch.autograd.grad(outs[1], leaves[1], moved_seeds, allow_unused=True)
-    difference = _difference(
-        [_fetched(one) for one in wanted], [_fetched(one) for one in found], is_drawn
-    )
+def _backward(reference: Reference, moved, results, is_drawn) -> str | None:
+    outs = _with_gradient(reference.sample.output_process_fn_grad(results))
+    seeds = [one.to("penstock") for one in reference.seeds]
+    found = torch.autograd.grad(outs, _with_gradient(moved), seeds, allow_unused=True)
+    difference = _difference(reference.gradients, [_fetched(one) for one in found], is_drawn)
     return None if difference is None else f"backward: {difference}"
 
 
@@ -133,31 +208,37 @@ def _fetched(one):
     return one.detach().cpu() if isinstance(one, torch.Tensor) else one
 
 
-def _moved(one, *, is_split: bool):
+def _moved(one):
     if isinstance(one, torch.device):
         return torch.device("penstock")
     if one == "cpu" and isinstance(one, str):
         return "penstock"
     if not isinstance(one, torch.Tensor):
         return one
-    moved = one.detach().to("penstock")
-    if is_split and moved.dim() and moved.numel():
-        split(moved)
-    return moved.requires_grad_(one.requires_grad)
+    return one.detach().to("penstock").requires_grad_(one.requires_grad)
+
+
+def split_of(tensor: torch.Tensor) -> Split | None:
+    """The layout that splits a tensor along the first dimension along which that is possible."""
+    if not tensor.numel():
+        return None
+    operand = Operand(0, tensor, buffer_of(tensor), is_changed=True)
+    for dim in range(tensor.dim()):
+        rows = share_rows(tensor.shape[dim], session().speeds)
+        layout = None if rows is None else split_for(operand, Cut(dim, rows))
+        if layout is not None:
+            return layout
+    return None
 
 
 def split(tensor: torch.Tensor) -> bool:
-    """Splits a tensor over the cards along the first dimension along which that is possible."""
-    own = session()
-    operand = Operand(0, tensor, buffer_of(tensor), is_changed=True)
-    for dim in range(tensor.dim()):
-        rows = share_rows(tensor.shape[dim], own.speeds)
-        layout = None if rows is None else split_for(operand, Cut(dim, rows))
-        if layout is not None:
-            with own.stream.lock:
-                own.change_layout(operand.buffer, layout, tensor.dtype)
-            return True
-    return False
+    """Splits a tensor over the cards, if that is possible."""
+    own, layout = session(), split_of(tensor)
+    if layout is None:
+        return False
+    with own.stream.lock:
+        own.change_layout(buffer_of(tensor), layout, tensor.dtype)
+    return True
 
 
 def _difference(expected, actual, is_drawn: bool) -> str | None:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
-from penstock.card.cards import parse_cards, start_cards
+from penstock.card.cards import start_cards
 from penstock.card.device import buffer, start
 from penstock.card.device.session import Session
 from penstock.card.failures import Failures
+from penstock.card.local_cards import parse_cards
 
 
 @contextlib.contextmanager
 def session_of(text):
     """The device is made of these cards, written as in $PENSTOCK_CARD."""
+    os.environ.setdefault("PENSTOCK_CARD", text)  # only a program with cards has the device
     start.start()
     cards = start_cards(parse_cards(text))
     former, start._session = (
         start._session,
-        Session([one.link for one in cards.cards], cards.speeds, cards),
+        Session(cards),
     )
     start._session.planner._least_work = 1e4  # small tensors are split, too
     others = dict(buffer._live)  # those of other cards do not move

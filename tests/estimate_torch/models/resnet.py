@@ -47,15 +47,16 @@ def shortcut(before, after, stride):
 
 
 class ResNet(nn.Module):
-    def __init__(self, block, depths, classes=1000):
+    def __init__(self, block, depths, classes=1000, first=64):
+        """`first`: channels of the first of the four stages."""
         super().__init__()
-        self.conv = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
-        self.norm = nn.BatchNorm2d(64)
-        before = 64
+        self.conv = nn.Conv2d(3, first, 7, 2, 3, bias=False)
+        self.norm = nn.BatchNorm2d(first)
+        before = first
         blocks = []
         for stage, depth in enumerate(depths):
             for index in range(depth):
-                width = 64 * 2**stage
+                width = first * 2**stage
                 blocks.append(block(before, width, 2 if stage and not index else 1))
                 before = width * block.grows
         self.blocks = nn.Sequential(*blocks)
@@ -66,8 +67,8 @@ class ResNet(nn.Module):
         return self.head(torch.flatten(F.adaptive_avg_pool2d(self.blocks(x), 1), 1))
 
 
-def resnet18():
-    return ResNet(Basic, (2, 2, 2, 2))
+def resnet18(classes=1000, first=64):
+    return ResNet(Basic, (2, 2, 2, 2), classes, first)
 
 
 def resnet50():

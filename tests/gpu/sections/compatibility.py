@@ -30,6 +30,8 @@ TORCH = {  # mode → what it is, its tolerance where bits may differ between tw
     "nccl": ("PyTorch, NCCL all-reduce of one rank", None),
     "profile": ("PyTorch profiler (CUPTI)", None),
 }
+CARD = "virtual card of a GPU share and the CPU"
+CLOSE = 1e-3  # losses of a float32 training on other devices, after a dozen steps
 OWN = "the private handshake of the CUDA runtime, which the simulated driver does not imitate"
 NEEDS_RUNTIME = {"torch", "cupy", "triton", "jax"}
 
@@ -53,6 +55,7 @@ def checks() -> list[Check]:
         ("cuda.core", "cuda_core_small.py", "cuda.core"),
     ):
         found.append(_check(words, _script(module, name), 8, 90, has_module(module)))
+    found.append(_check(CARD, _virtual_card, 20, 150, has_module("torch")))
     found += [_torch(mode) for mode in ("ddp", "infer", "loader", "profile", "nccl", "compile")]
     found.append(
         _check(
@@ -192,6 +195,30 @@ def _ncu(setting: Setting) -> Outcome:
     tool = setting.tool("ncu")
     words = [tool, "--clock-control", "none", "--launch-count", "3", _built(setting)]
     return compare(setting, words)
+
+
+def _virtual_card(setting: Setting) -> Outcome:
+    """A training over a share of the GPU and the CPU, under the shim."""
+    python = setting.python_with("torch")
+    usable("torch", setting)
+    try:
+        setting.native([python, "-c", "import penstock.card; print('\\n{}')"])
+    except FailedError as error:
+        raise NotHereError(
+            f"{python} has torch and not penstock (make test-torch installs both): {error}"
+        ) from error
+    quota = setting.memory_bytes(2 << 30)
+    argv = setting.script("torch", "virtual_card.py", "cuda=4,cpu=1", (quota >> 20) + 512)
+    inside = setting.shimmed(argv, cores=CORES, memory=f"{quota >> 20}Mi")
+    furthest = max(inside["difference"], inside["again"])
+    right = furthest < CLOSE and inside["refused"] and inside["total_bytes"][0] <= quota
+    return Outcome(
+        f"losses differ from the CPU's by {furthest:.1e}; of {quota >> 20} MiB it sees "
+        f"{inside['total_bytes'][0] >> 20} MiB; more is "
+        f"{'refused' if inside['refused'] else 'given'}",
+        aim=f"losses to {CLOSE:g}, and the quota", reached=right, is_fault=not right,
+        details={"shimmed": inside},
+    )  # fmt: skip
 
 
 def _nvidia_smi(setting: Setting) -> Outcome:

@@ -21,7 +21,7 @@ import pytest
 PROJECT = Path(__file__).parents[3]
 NAMESPACES = ("unshare", "--pid", "--net", "--mount", "--fork", "--kill-child", "--mount-proc")
 NETWORK = "10.191.0"
-TOOLS = ("unshare", "ip", "mount", "openssl")
+TOOLS = ("unshare", "ip", "tc", "mount", "openssl")
 
 
 def run(scenario: str, folder: Path, timeout_s: float, **arguments: object) -> dict:
@@ -87,9 +87,10 @@ def build(names: list[str]) -> dict[str, str]:
     addresses = {}
     for number, name in enumerate(names, 10):
         _ip(f"netns add {name}")
-        _ip(f"link add eth0 netns {name} type veth peer name port{number}")
-        _ip(f"link set port{number} master lan up")
         addresses[name] = f"{NETWORK}.{number}"
+        port = _port(addresses[name])
+        _ip(f"link add eth0 netns {name} type veth peer name {port}")
+        _ip(f"link set {port} master lan up")
         for line in (
             "link set lo up",
             f"address add {addresses[name]}/24 dev eth0",
@@ -107,9 +108,32 @@ def name_hosts(folder: Path, addresses: dict[str, str]) -> None:
     _run("mount", "--bind", str(hosts), "/etc/hosts")
 
 
+def cut(name: str, address: str) -> None:
+    """Drops all packets from and to a namespace, without an error to either side."""
+    # A queue of one byte: no packet fits in. Not every kernel has netem.
+    _run("tc", *f"qdisc add dev {_port(address)} root bfifo limit 1".split())
+    _run("tc", *f"-netns {name} qdisc add dev eth0 root bfifo limit 1".split())
+
+
+def mend(name: str, address: str) -> None:
+    """Ends `cut`."""
+    _run("tc", *f"qdisc del dev {_port(address)} root".split())
+    _run("tc", *f"-netns {name} qdisc del dev eth0 root".split())
+
+
+def set_link(name: str, state: str) -> None:
+    """Sets the network device of a namespace "up" or "down"."""
+    _ip(f"-netns {name} link set eth0 {state}")
+
+
 def within(name: str, *command: object) -> list[str]:
     """A command line that runs in the namespace of that name; its process is the command's."""
     return ["ip", "netns", "exec", name, *map(str, command)]
+
+
+def _port(address: str) -> str:
+    """The port of the bridge to which the namespace of this address is connected."""
+    return f"port{address.rpartition('.')[2]}"
 
 
 def _ip(line: str) -> None:

@@ -16,13 +16,15 @@ from tests.pool_nodes.support import namespaces
 
 from penstock.bench.stage import KERNEL_RULES
 from penstock.model import PenstockError
+from penstock.node.agent.card_workers import CARD_VARIABLE
 from penstock.node.rpc import AgentClient
+from penstock.node.tenants.tenant_processes import TENANT_VARIABLE, environments, members_of
 from penstock_shim import profiles
 from penstock_shim.simulator import Machine
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "compute-pool.md"
 MANAGER = "manager.example"  # as the how-to page names it
-PORT = 9472
+PORT, AGENT_PORT = 9472, 9471
 UP_WITHIN_S = 60
 MACHINES = {"node-1": "h200,2", "node-2": "h100,2", "node-3": "a100-80g,2", "node-4": "small,1"}
 SMALL_MIB = 4096  # of device memory of node-4's card, which fits into any host's memory twice
@@ -32,8 +34,8 @@ def certificates(folder: Path) -> None:
     """The certificates of the how-to page, with one for each node."""
     page = PAGE.read_text(encoding="utf-8")
     script = next(t for t in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "-x509" in t)
-    of_nodes = "\n".join(f"certificate {name} penstock:node:{name}" for name in MACHINES)
-    script = script.replace("certificate node-1 penstock:node:node-1", of_nodes)
+    node = next(line for line in script.splitlines() if line.startswith("certificate node-1"))
+    script = script.replace(node, "\n".join(node.replace("node-1", name) for name in MACHINES))
     folder.mkdir()
     subprocess.run(["sh", "-euc", script], cwd=folder, capture_output=True, check=True, timeout=60)
 
@@ -83,12 +85,13 @@ class Pool:
     folder: Path
     machines: dict[str, str] = field(default_factory=lambda: dict(MACHINES))
     options: tuple[str, ...] = ("--min-run=0s", "--node-timeout=120s")
+    agent_options: tuple[str, ...] = ()
 
     def start(self) -> None:
         """Builds the network, starts everything, and waits until all nodes have joined."""
         self.folder.mkdir(exist_ok=True)
-        addresses = namespaces.build([MANAGER, *self.machines])
-        namespaces.name_hosts(self.folder, addresses)
+        self.addresses = namespaces.build([MANAGER, *self.machines])
+        namespaces.name_hosts(self.folder, self.addresses)
         certificates(self.folder / "certificates")
         self.manager = Daemon(MANAGER, self._manager_command(), self.folder / "manager.log")
         self.manager.start()
@@ -130,7 +133,7 @@ class Pool:
             "agent", f"--node={name}", f"--simulate={self._machine(name)}",
             f"--state-dir={state}", "--metrics=",
             f"--pool={MANAGER}:{PORT}",
-            *self._files("pool", name),
+            f"--listen=0.0.0.0:{AGENT_PORT}", *self._files("tls", name), *self.agent_options,
             *(f"--{option}={state}-{part}" for option, part in places.items()),
         )  # fmt: skip
 
@@ -151,8 +154,12 @@ class Pool:
 
     def start_on(self, node: str, *words: object) -> subprocess.Popen[str]:
         """`penstock pool acquire …` on a node."""
+        return self.penstock_on(node, "pool", "acquire", *words)
+
+    def penstock_on(self, node: str, *words: object) -> subprocess.Popen[str]:
+        """`penstock …` on a node."""
         return subprocess.Popen(
-            namespaces.within(node, *self._penstock("pool", "acquire", *words)),
+            namespaces.within(node, *self._penstock(*words)),
             env=clean_environment(
                 PENSTOCK_STATE_DIR=str(self.state_of(node)), PENSTOCK_SIM_KERNELS=KERNEL_RULES
             ),
@@ -162,20 +169,55 @@ class Pool:
             text=True,
         )
 
+    def free_blocks(self) -> int:
+        """The blocks that nobody has."""
+        return self.state()["free_blocks"]
+
+    def free_blocks_when_all_is_over(self) -> int:
+        """The free blocks once no application is there, waiting for that."""
+        until = time.monotonic() + UP_WITHIN_S
+        while self.state()["applications"] and time.monotonic() < until:
+            time.sleep(0.1)
+        return self.free_blocks()
+
+    def nodes_of(self, name: str) -> list[str]:
+        """The nodes whose blocks an application has."""
+        found = [one for one in self.state()["applications"] if one["name"] == name]
+        return sorted({part["node"] for one in found for part in one["parts"]})
+
     def blocks_of(self, node: str) -> int:
         """All blocks of a node."""
-        (one,) = [one for one in self.state()["nodes"] if one["name"] == node]
+        one = self._node(node)
         return one["last"] - one["first"] + 1
+
+    def free_blocks_of(self, node: str) -> int:
+        """The blocks of a node that nobody has."""
+        return self._node(node)["free_blocks"]
+
+    def _node(self, name: str) -> dict:
+        (one,) = [one for one in self.state()["nodes"] if one["name"] == name]
+        return one
+
+    def wait_for_phase(self, application: str, phase: str) -> None:
+        """Waits until an application has come so far."""
+        until = time.monotonic() + UP_WITHIN_S
+        while (now := self.phases().get(application)) != phase:
+            assert time.monotonic() < until, f"{application} is {now}"
+            time.sleep(0.1)
+
+    def manage(self, *words: object) -> str:
+        """What `penstock pool …` prints for the manager's administrator."""
+        command = self._penstock("pool", *words, f"--pool={self.folder}/pool.sock")
+        done = subprocess.run(
+            namespaces.within(MANAGER, *command),
+            env=clean_environment(), capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done.stdout
 
     def state(self) -> dict:
         """`penstock pool status -o json`, asked of the manager."""
-        command = self._penstock("pool", "status", "-o", "json", f"--pool={self.folder}/pool.sock")
-        done = subprocess.run(
-            namespaces.within(MANAGER, *command),
-            env=clean_environment(), capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return json.loads(self.manage("status", "-o", "json"))
 
     def phases(self) -> dict[str, str]:
         """The phase of each application."""
@@ -183,14 +225,15 @@ class Pool:
 
     def events(self) -> list[dict]:
         """All events, oldest first."""
-        command = self._penstock("pool", "watch", "--no-follow", "--json",
-                                 f"--pool={self.folder}/pool.sock")  # fmt: skip
-        done = subprocess.run(
-            namespaces.within(MANAGER, *command),
-            env=clean_environment(), capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        lines = self.manage("watch", "--no-follow", "--json").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def card_pids(self, node: str, application: str) -> list[int]:
+        """The workers of an application's cards on a node."""
+        directory = self.state_of(node) / "tenants" / application
+        started = environments(TENANT_VARIABLE, CARD_VARIABLE)
+        cards = {pid: one for pid, one in started.items() if CARD_VARIABLE in one}
+        return members_of(cards, directory)
 
     def tenants(self, node: str) -> list:
         """The tenants of a node, from its agent; nothing while that is down."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 import time
 from typing import TYPE_CHECKING
 
+from tests.pool_nodes.support import card_faults
 from tests.pool_nodes.support.books import Watcher
 from tests.pool_nodes.support.pool import Pool
 from tests.pool_nodes.support.programs import Program
+from tests.pool_nodes.support.trainings import Training, losses_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,3 +152,90 @@ def idle(folder: Path) -> dict:
     (folder / "up").touch()
     time.sleep(600)
     return {}
+
+
+def virtual_card(folder: Path, python: str, steps: int) -> dict:
+    """A PyTorch program on cards of two nodes; urgent work takes its own node, and it goes on."""
+    pool = Pool(folder, agent_options=(f"--card-python={python}", "--card-user=root"))
+    pool.start()
+    free = pool.free_blocks()
+    blocks = pool.blocks_of(ELSEWHERE) + pool.blocks_of("node-2") // 5  # also without its node
+    train = Training(pool, ELSEWHERE, "train", blocks, python, steps).start()
+    train.wait_for_steps(3)
+    before = pool.nodes_of("train")
+    urgent = pool.start_on(
+        ELSEWHERE, f"--tflops={pool.blocks_of(ELSEWHERE)}", "--priority=10", "--name=urgent",
+        "--", "sleep", "600",
+    )  # fmt: skip
+    train.wait_for_event("resumed")
+    at = train.steps_done()
+    train.wait_for_steps(at + 3)
+    during = pool.nodes_of("train")
+    urgent.terminate()
+    urgent.communicate(timeout=60)
+    losses = train.result()
+    return {
+        "before": before,
+        "during": during,
+        "losses": losses,
+        "events": [e["event"] for e in pool.events() if e["application"] == "train"],
+        "expected": train.expected(),
+        "free_before": free,
+        "free_after": pool.free_blocks_when_all_is_over(),
+    }
+
+
+def card_losses(folder: Path, python: str, moments: int, steps: int) -> dict:
+    """Trainings on the cards of two other nodes, with one fault in each."""
+    speeds = [989, 400]  # all blocks of node-1, and some of node-2
+    wanted = card_faults.undisturbed(python, speeds, steps)
+    pool = Pool(
+        folder, {"node-1": "h200,1", "node-2": "h100,1", "node-3": "small,1"},
+        agent_options=(f"--card-python={python}", "--card-user=root"),
+    )  # fmt: skip
+    pool.start()
+    free = pool.free_blocks()
+    found = [
+        card_faults.Moment(pool, number, "node-3", sum(speeds), python, steps).run()
+        for number in range(moments)
+    ]
+    return {
+        "free": free,
+        "undisturbed": losses_in(wanted.communicate()[0]),
+        "moments": found,
+    }
+
+
+def card_moves(folder: Path, python: str, steps: int) -> dict:
+    """A training is moved to another node by compaction, then shrinks, then grows."""
+    speeds = [989, 200]  # all blocks of a node, and some of the next
+    wanted = card_faults.undisturbed(python, speeds, steps)
+    pool = Pool(
+        folder, {"node-1": "h200,1", "node-2": "h100,1", "node-3": "h100,1", "node-4": "small,1"},
+        agent_options=(f"--card-python={python}", "--card-user=root"),
+    )  # fmt: skip
+    pool.start()
+    free = pool.free_blocks()
+    first = pool.start_on("node-1", f"--tflops={speeds[0]}", "--name=first", "--", "sleep", "600")
+    pool.wait_for_phase("first", "running")
+    train = Training(pool, "node-4", "train", sum(speeds), python, steps).start()
+    train.wait_for_cards("node-2", "node-3")
+    first.terminate()
+    first.communicate(timeout=60)
+    told = json.loads(pool.manage("compact", "--full", "--yes", "-o", "json"))
+    train.wait_for_cards("node-1", "node-2")
+    emptied = pool.free_blocks_of("node-3") == pool.blocks_of("node-3")
+    pool.manage("resize", "train", "--tflops=400")
+    train.wait_for_cards("node-1")
+    pool.manage("resize", "train", f"--tflops={400 + speeds[0]}")
+    train.wait_for_cards("node-1", "node-2")
+    return {
+        "moves": told["moves"],
+        "left_out": told["left_out"],
+        "emptied": emptied,
+        "losses": train.result(),
+        "undisturbed": losses_in(wanted.communicate()[0]),
+        "events": [e["event"] for e in pool.events() if e["application"] == "train"],
+        "free_before": free,
+        "free_after": pool.free_blocks_when_all_is_over(),
+    }

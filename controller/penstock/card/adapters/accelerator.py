@@ -29,3 +29,8 @@ class Accelerator(Adapter):
     def synchronize(self) -> None:
         """Returns when all work on the card is done."""
         self._module.synchronize(self.device)
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """The device's memory: free, and in total."""
+        free_bytes, total_bytes = self._module.mem_get_info(self.device)
+        return free_bytes, total_bytes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 
 import torch
@@ -10,6 +12,8 @@ from penstock.card.adapters.adapter import Adapter
 
 _attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _attention_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # <malloc.h> of glibc
 
 
 class CpuAdapter(Adapter):
@@ -20,6 +24,7 @@ class CpuAdapter(Adapter):
         self.device = torch.device("cpu")
         # The threads of several cards would wait for each other's processors, spinning.
         torch.set_num_threads(1)
+        _keep_freed_memory()
 
     def synchronize(self) -> None:
         """Returns at once."""
@@ -28,6 +33,11 @@ class CpuAdapter(Adapter):
         """The machine's memory: free, and in total."""
         page = os.sysconf("SC_PAGE_SIZE")
         return page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")
+
+    def channel_statistics(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Torch's own for batch normalization, four times as fast as its variance of dims."""
+        mean, var = torch.ops.aten.batch_norm_update_stats.default(tensor, None, None, 0.0)
+        return mean, var
 
     def attention(
         self,
@@ -66,3 +76,16 @@ def _added(bias: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | Non
     if bias is None or bias.dtype is not torch.bool:
         return bias
     return torch.zeros_like(bias, dtype=query.dtype).masked_fill_(~bias, -torch.inf)
+
+
+def _keep_freed_memory() -> None:
+    """Keeps freed memory for the next tensors, as torch's allocators of accelerators do.
+
+    A training frees and takes the same sizes in each step. If each of them came from the kernel
+    anew, its pages would have to be zeroed again, which took a fifth of the time of a ResNet.
+    """
+    with contextlib.suppress(AttributeError):  # another library than glibc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, -1)
+        mallopt(_M_ARENA_MAX, 1)

@@ -42,7 +42,7 @@ class Buffer:
         rows: The length of the first dimension of the tensor that it was made for, 0 if it has
             none. Splits do not cross these rows, so that a tensor of (batch, length) and its
             view of (batch * length) are cut at the same bytes.
-        sum_dtype: The type of its elements, if the layout is PARTIAL or REDUCING.
+        sum_dtype: The type of its elements, if they are sums or are being added up.
     """
 
     __slots__ = ("__weakref__", "layout", "number", "rows", "size_bytes", "sum_dtype")

@@ -31,6 +31,7 @@ class Question:
         is_random: Whether each call brings a seed.
         target_count: How many of the tensor arguments, the last ones, are given as `out`.
         least_work: How many multiplications are worth to be split if nothing is split yet.
+        is_sharding: Whether large sums are kept in parts once they are added up.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Question:
     is_random: bool = False
     least_work: float = 0.0
     target_count: int = 0
+    is_sharding: bool = False
 
     @property
     def cards(self) -> int:

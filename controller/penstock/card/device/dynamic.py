@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from penstock.card.device.buffer import dead, reserve
+from penstock.card.device.conversions import Loan
 from penstock.card.device.decision import Question, all_whole
 from penstock.card.device.messages import Slots, operation_message
 from penstock.card.device.operand import Operand
 from penstock.card.device.tensors import new_tensor
 from penstock.card.frames import Kind, pack_calls
-from penstock.card.layout import WHOLE
+from penstock.card.layout import WHOLE, Shard, Split
 from penstock_api.v1 import card_ops_pb2 as pb
 
 if TYPE_CHECKING:
@@ -26,20 +28,43 @@ MOST_RESULTS = 64  # tensors that such an operation returns; one that returns mo
 
 
 def compute(
-    session: Session, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any], scan: Scan
+    session: Session,
+    signature: Signature,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    scan: Scan,
+    key: tuple[Any, ...],
 ) -> object:
-    """Runs an operation whole on every card and returns what it returned. Raises `RuntimeError`."""
-    for buffer, tensor in zip(scan.buffers, scan.tensors, strict=True):
-        if buffer.layout is not WHOLE:
-            session.change_layout(buffer, WHOLE, tensor.dtype)
-    number = _defined(session, signature, args, kwargs, scan)
+    """Runs an operation whole on every card and returns what it returned.
+
+    `key`: what is equal for calls whose arguments have the same shapes. The cards get the
+    operation's definition once for each key.
+
+    Raises:
+        RuntimeError: the operation failed.
+        PenstockCardWarning: the program makes errors of such warnings.
+    """
+    began_ns = time.monotonic_ns()
+    gathered_bytes = sum(
+        one.size_bytes for one in set(scan.buffers) if isinstance(one.layout, Split)
+    )
+    changed = signature.changed_tensors(args, kwargs)
+    loans = [Loan(i, i in changed) for i in range(len(scan.buffers))
+             if _prepared_loan(session, scan, i)]  # fmt: skip
+    number = session.dynamic.find(key)
+    if number is None:
+        number = _defined(session, signature, args, kwargs, scan)
+        session.dynamic.add(key, number)
     spare = [reserve() for _ in range(MOST_RESULTS)]
-    numbers = [number, *(one.number for one in scan.buffers), *scan.integers, *spare]
+    lent = session.conversions.lend(loans, scan.buffers)
+    numbers = [number, *(one.number for one in lent), *scan.integers, *spare]
     try:
         answers = session.stream.ask(Kind.COMPUTE, pack_calls(numbers, scan.reals))
     except Exception:
         dead.extend(spare)  # it may have failed on one card alone
         raise
+    finally:
+        session.conversions.take_back(loans, scan.buffers, lent)
     items = pb.Results.FromString(bytes(answers[0])).items
     new = iter(spare)
     made = [_result(item, new) for item in items]
@@ -47,7 +72,19 @@ def compute(
     made = [one if alias is None else scan.tensors[alias]
             for one, alias in zip(made, aliases, strict=True)]  # fmt: skip
     build = signature.builder(len(made))
+    session.planner.costs.computed(signature.name, gathered_bytes, began_ns)
     return made[0] if build is None else build(made)
+
+
+def _prepared_loan(session: Session, scan: Scan, index: int) -> bool:
+    """Makes an argument whole, unless it is kept in parts; whether it is to be lent."""
+    buffer = scan.buffers[index]
+    settled = WHOLE if buffer.layout is None else buffer.layout.settled
+    is_shard = isinstance(settled, Shard)
+    layout = settled if is_shard else WHOLE
+    if buffer.layout is not layout:
+        session.change_layout(buffer, layout, scan.tensors[index].dtype)
+    return is_shard
 
 
 def _defined(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +29,7 @@ _Generator = torch._C.Generator  # also those that torch passes on without their
 _PLAIN = {int, type(None), str, torch.dtype, torch.memory_format, torch.layout, torch.device}
 _COMPLEX = {torch.complex32, torch.complex64, torch.complex128}  # their views may be conjugated
 _NO_INTEGERS: list[int] = []
+_default_dtype = torch.get_default_dtype  # what integers become, and what a float is made
 
 
 # How many elements these make depends on their floats, which otherwise do not decide the plan.
@@ -106,17 +108,22 @@ class Kernel:
         self._is_special = signature.is_random or signature.name in SIZED_BY_FLOATS
         self._session = session
 
+    @property
+    def name(self) -> str:
+        """The operation's name, such as "aten::add.Tensor"."""
+        return self._signature.full_name
+
     def __call__(self, *args: Any, **kwargs: Any) -> object:
         """Runs the operation. Raises what torch says of arguments that do not fit."""
         session = self._session()
         stream = session.stream
         with stream.lock:
-            if stream.failures.is_set:
+            if stream.failures.is_set or stream.is_torn:
                 stream.raise_failure()
             if not kwargs and not self._is_special:
                 # Nine of ten calls: tensors and numbers by position, seen before. Every attribute
                 # that is asked for here costs a program of small operations a percent.
-                key: list[Any] = [self]
+                key: list[Any] = [self, _default_dtype()]
                 tensors: list[torch.Tensor] = []
                 buffers: list[Buffer] = []
                 reals: list[float] = []
@@ -139,7 +146,7 @@ class Kernel:
                     else:
                         break
                 else:
-                    plan = session.plans.get(tuple(key))
+                    plan = session.plans.recent.get(tuple(key))
                     if plan is not None:
                         return plan.run(session, tensors, buffers, _NO_INTEGERS, reals)
             return self._scanned(session, args, kwargs)
@@ -159,20 +166,30 @@ class Kernel:
         numbers = [one.number for one in scan.buffers]
         if len(set(numbers)) != len(numbers):  # two arguments may be views of one buffer
             scan.key.append(tuple(numbers.index(one) for one in numbers))
-        key = (self, *scan.key)
-        plan = session.plans.get(key)
+        key = (self, _default_dtype(), *scan.key)
+        if session.dynamic.find(key) is not None:
+            return compute(session, self._signature, args, kwargs, scan, key)
+        plan = session.plans.find(key)
         if plan is None:
             try:
-                plan = self._plan(session, scan, args, kwargs)
+                plan = self._plan(session, scan, args, kwargs, key)
             except DependsOnDataError:
-                return compute(session, self._signature, args, kwargs, scan)
+                return compute(session, self._signature, args, kwargs, scan, key)
             except ResizeError as error:
                 resize(scan.tensors[error.tensor], error.size, error.stride)
                 return self(*args, **kwargs)
-            session.plans[key] = plan
+            session.plans.add(key, plan)
         return plan.run(session, scan.tensors, scan.buffers, scan.integers, scan.reals)
 
     def _plan(
-        self, session: Session, scan: Scan, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        session: Session,
+        scan: Scan,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: tuple[Any, ...],
     ) -> Plan:
-        return session.planner.plan(self._signature, args, kwargs, scan.tensors, scan.buffers)
+        planner, began_ns = session.planner, time.monotonic_ns()
+        plan = planner.plan(self._signature, args, kwargs, scan.tensors, scan.buffers, key)
+        planner.costs.planned(self._signature.name, began_ns)
+        return plan

@@ -49,7 +49,8 @@ def operation_message(
     name: str, names: Sequence[str], args: Sequence[Any], kwargs: dict[str, Any], slots: Slots
 ) -> pb.Operation:
     """How one card calls an operation; `names` are those of its positional arguments."""
-    message = pb.Operation(name=name)
+    default = dtype_name(torch.get_default_dtype())
+    message = pb.Operation(name=name, default_dtype=default)
     own = {key: values[slots.card] for key, values in slots.decision.replaced.items()}
     for key, value in zip(names, args, strict=False):
         _argument(message.positional.add(), own.pop(key, value), slots)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from penstock.card.device import memory, random
+from penstock.card.names import cards_text
 
 # Nothing else of Penstock is imported before the device is used: programs that never use it load
 # this module, too.
@@ -36,7 +36,7 @@ def _session() -> Session:
 
 def is_available() -> bool:
     """Whether this program has a card."""
-    return os.environ.get("PENSTOCK_CARD", "off") not in {"", "off"}
+    return bool(cards_text())
 
 
 def is_initialized() -> bool:
@@ -134,7 +134,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether all cards take bfloat16."""
+    """Always: each kind of card computes in it, some by emulation, which torch counts as well."""
     del including_emulation
     return True
 
@@ -143,6 +143,22 @@ memory_allocated = memory.memory_allocated
 max_memory_allocated = memory.max_memory_allocated
 mem_get_info = memory.mem_get_info
 memory_by_card = memory.memory_by_card
+
+
+def set_sharding(mode: str) -> None:
+    """Says whether the parameters of modules are sharded over the cards: "off", "auto" or "on".
+
+    Raises:
+        ValueError: it is none of these.
+        PenstockError: the program has no card.
+    """
+    _session().sharding.set_mode(mode)
+
+
+def get_sharding() -> tuple[str, bool]:
+    """The mode of sharding, and whether parameters are sharded now. Raises `PenstockError`."""
+    sharding = _session().sharding
+    return sharding.mode, sharding.is_on
 
 
 def empty_cache() -> None:

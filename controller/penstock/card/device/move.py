@@ -9,42 +9,73 @@ from typing import TYPE_CHECKING
 from penstock.card.device.buffer import live_buffers
 from penstock.card.device.errors import failure_error
 from penstock.card.frames import Kind, pack_poison, upload_frames
-from penstock.card.layout import PARTIAL, REDUCING, WHOLE, Layout, Split, share_rows, split_rows
+from penstock.card.layout import (
+    WHOLE,
+    Layout,
+    Partial,
+    Reducing,
+    Shard,
+    Split,
+    shard_of,
+    share_rows,
+    split_at,
+    split_rows,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.card.cards import Cards
     from penstock.card.device.buffer import Buffer
     from penstock.card.device.session import Session
 
 
-def copy_buffers(session: Session, cards: Cards) -> dict[Buffer, Layout]:
-    """Copies all buffers to other cards, and returns how they lie there.
+def contents(session: Session) -> Iterator[tuple[Buffer, memoryview | None]]:
+    """All buffers with what is in them, one after another; None: it is missing.
 
     Afterwards no buffer is a partial sum. The caller holds the stream's lock.
 
     Raises:
-        CardError: a card of either side is lost.
-        RuntimeError: an operation has failed before, or a new card has too little memory.
+        CardError: a card is lost.
     """
     stream = session.stream
-    stream.check()
     buffers = [one for one in live_buffers() if one.layout is not None]
     for buffer in buffers:
-        if buffer.layout is REDUCING:
+        if isinstance(buffer.layout, Reducing):
             session.reductions.finish(buffer)
-        elif buffer.layout is PARTIAL and buffer.sum_dtype is not None:
+        elif isinstance(buffer.layout, Partial) and buffer.sum_dtype is not None:
             session.reductions.reduce([buffer], buffer.sum_dtype)
     poisoned = stream.poisoned()
-    layouts: dict[Buffer, Layout] = {}
     for buffer in buffers:
         if buffer.number in poisoned:
+            yield buffer, None
+        else:
+            split = buffer.layout if isinstance(buffer.layout, Split) else None
+            yield buffer, memoryview(stream.download(buffer.number, split, 0, buffer.size_bytes))
+
+
+def fill(
+    cards: Cards,
+    filled: Iterable[tuple[Buffer, memoryview | None]],
+    former_speeds: tuple[float, ...],
+) -> dict[Buffer, Layout]:
+    """Gives buffers with these contents to other cards, and returns how they lie there.
+
+    Raises:
+        CardError: a card is lost.
+        RuntimeError: a card has too little memory.
+    """
+    layouts: dict[Buffer, Layout] = {}
+    for buffer, content in filled:
+        if content is None:
             layouts[buffer] = WHOLE
             _poison(cards, buffer)
-        else:
-            layouts[buffer] = _new_layout(buffer, session.speeds, cards.speeds)
-            _copy(session, cards, buffer, layouts[buffer])
+            continue
+        layouts[buffer] = _new_layout(buffer, former_speeds, cards.speeds)
+        parts = parts_of(content, layouts[buffer], len(cards.cards))
+        for card, part in zip(cards.cards, parts, strict=True):
+            for kind, body in upload_frames(buffer.number, part):
+                card.link.post(kind, *body)
     _finish(cards)
     return layouts
 
@@ -54,15 +85,6 @@ def parts_of(content: memoryview, layout: Layout | None, cards: int) -> Sequence
     if isinstance(layout, Split):
         return [content[low:high] for low, high in pairwise(layout.bounds)]
     return [content] * cards
-
-
-def _copy(session: Session, cards: Cards, buffer: Buffer, layout: Layout) -> None:
-    former = buffer.layout if isinstance(buffer.layout, Split) else None
-    content = memoryview(session.stream.download(buffer.number, former, 0, buffer.size_bytes))
-    parts = parts_of(content, layout, len(cards.cards))
-    for card, part in zip(cards.cards, parts, strict=True):
-        for kind, body in upload_frames(buffer.number, part):
-            card.link.post(kind, *body)
 
 
 def _poison(cards: Cards, buffer: Buffer) -> None:
@@ -88,6 +110,8 @@ def _new_layout(
         return WHOLE
     if speeds == former_speeds:
         return layout
+    if isinstance(layout, Shard):
+        return shard_of(buffer.rows, buffer.size_bytes, speeds) or WHOLE
     if not buffer.rows or any(bound * buffer.rows % buffer.size_bytes for bound in layout.bounds):
         return WHOLE
     row_bytes = buffer.size_bytes // buffer.rows
@@ -99,3 +123,18 @@ def _new_layout(
         if shares is not None:
             return split_rows(shares, row_bytes)
     return WHOLE
+
+
+def cut_anew(
+    buffer: Buffer, former: Split, former_speeds: tuple[float, ...], speeds: tuple[float, ...]
+) -> Layout:
+    """How a split buffer lies on the same cards with other speeds.
+
+    A shard stays one, and what was split as a shard would be, such as an optimizer's state, stays
+    split. All else becomes whole, and the next operation splits it as it needs it.
+    """
+    rows, size_bytes = buffer.rows, buffer.size_bytes
+    before, after = (shard_of(rows, size_bytes, one) for one in (former_speeds, speeds))
+    if before is None or after is None or before.bounds != former.bounds:
+        return WHOLE
+    return after if isinstance(former, Shard) else split_at(after.bounds)

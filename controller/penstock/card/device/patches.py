@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.parameter import is_lazy
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from penstock.card.device import module, place
+from penstock.card.device import module, place, steps
 from penstock.card.device.buffer import Buffer
 from penstock.card.device.random import own_generators
 from penstock.card.device.tensors import DEVICE, check_index, new_storage
@@ -26,12 +27,14 @@ _NAME = "penstock"
 def patch() -> None:
     """Applies all patches, once."""
     _patch_modules()
+    _patch_sharding()
     _patch_storage()
     _patch_generator()
     _patch_pinning()
     _patch_sharing()
     _patch_accelerator()
     _patch_backward()
+    _patch_optimizers()
     _patch_compile()
 
 
@@ -52,7 +55,7 @@ def _patch_modules() -> None:
         lazy = [one for one in self._parameters.values() if one is not None and is_lazy(one)]
         kinds = [type(one) for one in lazy]
         try:
-            module = former(self, fn, recurse)
+            module = former(self, fn if isinstance(fn, _Sharding) else _Sharding(fn), recurse)
         except RuntimeError as error:
             if "Couldn't swap" not in str(error) or "delete" in str(error):
                 raise
@@ -65,6 +68,44 @@ def _patch_modules() -> None:
         return module
 
     torch.nn.Module._apply = _apply
+
+
+class _Sharding:
+    """What a module applies to its parameters; parameters on the device are sharded afterwards."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._function = function
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        result = self._function(tensor)
+        if isinstance(tensor, torch.nn.Parameter):
+            _shard(result)
+        return result
+
+
+def _shard(parameter: torch.Tensor | None) -> None:
+    """Hands a parameter of a module to `sharding`, if it is on the device and has a content."""
+    if parameter is None or parameter.device.type != _NAME or is_lazy(parameter):
+        return
+    if hasattr(parameter.untyped_storage(), "buffer"):  # not of a compiler, which has none
+        module._session().sharding.add(parameter)
+
+
+def _patch_sharding() -> None:
+    """Parameters are sharded when modules get them, and an optimizer's state when it is loaded."""
+    torch.nn.modules.module.register_module_parameter_registration_hook(
+        lambda _, __, parameter: _shard(parameter)
+    )
+    optimizer = torch.optim.Optimizer
+    former = optimizer._process_value_according_to_param_policy
+
+    def process(param: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = former(param, value, *args, **kwargs)
+        if _is_own(param.device) and _is_own(result.device):
+            module._session().sharding.add_like(result, param)
+        return result
+
+    optimizer._process_value_according_to_param_policy = staticmethod(process)
 
 
 def _patch_storage() -> None:
@@ -197,15 +238,17 @@ def _patch_memory() -> None:
     own: dict[str, Callable[..., Any]] = {
         "memory_allocated": module.memory_allocated,
         "memory_reserved": module.memory_allocated,
+        "max_memory_allocated": module.max_memory_allocated,
+        "max_memory_reserved": module.max_memory_allocated,
+        "get_memory_info": module.mem_get_info,
         "empty_cache": module.empty_cache,
     }
-    others = ("memory_stats", "max_memory_allocated", "max_memory_reserved", "get_memory_info",
-              "reset_peak_memory_stats", "reset_accumulated_memory_stats")  # fmt: skip
+    others = ("memory_stats", "reset_peak_memory_stats", "reset_accumulated_memory_stats")
 
     def refuse(*_: Any) -> Any:
         raise NotImplementedError(
             "device penstock counts only the bytes of tensors: use "
-            "torch.penstock.memory_allocated()"
+            "torch.penstock.memory_allocated() or max_memory_allocated()"
         )
 
     for name in (*own, *others):
@@ -223,10 +266,11 @@ def _chosen(former: Callable[..., Any], own: Callable[..., Any]) -> Callable[...
 
 
 def _patch_backward() -> None:
-    """Errors of hooks in backward, which `place.register_guard` has taken out of torch's way."""
+    """Counts steps, and raises errors of hooks which `place.register_guard` took out of the way."""
     former = torch.autograd.graph._engine_run_backward
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
+        steps.count += 1
         try:
             return former(*args, **kwargs)
         except SystemError:
@@ -237,6 +281,17 @@ def _patch_backward() -> None:
 
     torch.autograd.graph._engine_run_backward = run_backward
     torch.autograd._engine_run_backward = run_backward
+
+
+def _patch_optimizers() -> None:
+    """The cards' parts of the work are adapted between steps, when few tensors are split."""
+
+    def ended(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        parameters = optimizer.param_groups[0]["params"] if optimizer.param_groups else ()
+        if parameters and _is_own(parameters[0].device):
+            module._session().balance.step()
+
+    register_optimizer_step_post_hook(ended)
 
 
 def _patch_compile() -> None:
@@ -264,7 +319,3 @@ def _is_of_device(graph: torch.fx.GraphModule, given: list[Any]) -> bool:
     devices = [one.device for one in tensors if isinstance(one, torch.Tensor)]
     devices += [node.kwargs["device"] for node in graph.graph.nodes if node.kwargs.get("device")]
     return any(_is_own(one) for one in devices)
-
-
-_sparse = [torch.library.Library("_", "IMPL", key)
-           for key in ("SparsePrivateUse1", "SparseCsrPrivateUse1")]  # fmt: skip

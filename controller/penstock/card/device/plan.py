@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.card.device.stream import CALLS_AT_ONCE
 from penstock.card.device.tensors import new_tensor
-from penstock.card.layout import PARTIAL
+from penstock.card.layout import Partial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
 
     from penstock.card.device.buffer import Buffer
+    from penstock.card.device.conversions import Loan, StandIn
+    from penstock.card.device.costs import GatherCost
     from penstock.card.device.session import Session
     from penstock.card.layout import Layout
 
@@ -33,29 +35,40 @@ class Plan:
 
     Attributes:
         before: For arguments that lie otherwise than the call needs: (argument, its new layout).
+        loans: The arguments that are kept in parts and of which the call needs all on each card.
         number: The operation's number on the cards.
         results: For each result, in the order of the flattened return value: a new tensor, or the
             argument that it is, or None.
         after: The layouts of changed arguments: (argument, layout).
     """
 
-    __slots__ = ("_has_sums", "after", "before", "build", "number", "results")
+    __slots__ = ("_gather", "_has_sums", "after", "before", "build", "loans", "number", "results")
 
     def __init__(
         self,
         number: int,
         results: Sequence[NewTensor | int | None],
         before: Sequence[tuple[int, Layout]],
+        loans: Sequence[Loan],
         after: Sequence[tuple[int, Layout]],
         build: Callable[[list[torch.Tensor | None]], object] | None,
+        gather: GatherCost | None = None,
     ) -> None:
-        """`build` makes the return value of the results; None: there is one, and it is it."""
+        """Takes the parts of a plan.
+
+        `build` makes the return value of the results; None: there is one, and it is it.
+        `gather`: what counts the runs; None: it gathers nothing.
+        """
         self.number = number
         self.results = results
         self.before = before
+        self.loans = loans
         self.after = after
         self.build = build
-        self._has_sums = any(type(one) is NewTensor and one.layout is PARTIAL for one in results)
+        self._gather = gather
+        self._has_sums = any(
+            type(one) is NewTensor and isinstance(one.layout, Partial) for one in results
+        )
 
     def run(
         self,
@@ -65,13 +78,19 @@ class Plan:
         integers: list[int],
         reals: list[float],
     ) -> object:
-        """Appends the call to the stream and returns what the operation returns."""
+        """Appends the call to the stream and returns what the operation returns.
+
+        Raises:
+            PenstockCardWarning: the program makes errors of such warnings; nothing was done.
+        """
         stream = session.stream
-        if self.before:
-            session.change_layouts(self.before, buffers, tensors)
+        lent: Sequence[Buffer | StandIn] = buffers
+        if self.before or self.loans:
+            lent = self._prepare(session, tensors, buffers)
+        stream.is_torn = True
         numbers = stream.numbers
         numbers.append(self.number)
-        for buffer in buffers:
+        for buffer in lent:
             numbers.append(buffer.number)
         if integers:
             numbers += integers
@@ -85,9 +104,21 @@ class Plan:
                 made.append(None if result is None else new_tensor(*result, numbers))
         for index, layout in self.after:
             buffers[index].layout = layout
-        if self._has_sums:
+        if self._has_sums or self.loans:
+            session.conversions.take_back(self.loans, buffers, lent)
             session.reductions.note(made)
         stream.calls += 1
-        if stream.calls == 1 or stream.calls >= CALLS_AT_ONCE:
+        stream.is_torn = False
+        if stream.calls >= CALLS_AT_ONCE or not stream.is_noted:
             stream.appended()
         return made[0] if self.build is None else self.build(made)
+
+    def _prepare(
+        self, session: Session, tensors: list[torch.Tensor], buffers: list[Buffer]
+    ) -> Sequence[Buffer | StandIn]:
+        """Makes arguments lie as the call needs them; counts what is gathered. Raises as `run`."""
+        if self._gather is not None:
+            self._gather.add()
+        session.stream.is_torn = True
+        session.change_layouts(self.before, buffers, tensors)
+        return session.conversions.lend(self.loans, buffers)

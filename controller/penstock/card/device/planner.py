@@ -9,15 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.card.device.conversions import Loan
+from penstock.card.device.costs import Costs
 from penstock.card.device.decision import PARTIAL, WHOLE, Cut, Decision, Question, all_whole
+from penstock.card.device.gathering import gather_cost
 from penstock.card.device.inference import infer
 from penstock.card.device.messages import Slots, operation_message
 from penstock.card.device.operand import Operand
 from penstock.card.device.plan import NewTensor, Plan
 from penstock.card.device.rules import rules_for
-from penstock.card.device.tensors import extent
-from penstock.card.layout import LocalView, Split, local_views, whole_view
-from penstock.card.layout.placement import split_at
+from penstock.card.device.tensors import extent, shard_for
+from penstock.card.layout import (
+    Layout,
+    LocalView,
+    Split,
+    local_views,
+    partial_of,
+    shard_at,
+    split_at,
+    whole_view,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,7 +38,6 @@ if TYPE_CHECKING:
     from penstock.card.device.inference import Inferred, Meta
     from penstock.card.device.signature import Signature
     from penstock.card.device.stream import Stream
-    from penstock.card.layout import Layout
 
 
 LEAST_WORK = 1e6  # multiplications: a millisecond of a slow core, or what a message to it costs
@@ -50,8 +60,10 @@ class Planner:
 
     Attributes:
         speeds: What the cards are worth to each other.
+        is_sharding: Whether large sums are kept in parts once they are added up.
         gathered: How often each operation was done whole on every card although an argument was
             split.
+        costs: What it costs that they were.
     """
 
     def __init__(
@@ -60,7 +72,10 @@ class Planner:
         self._stream = stream
         self._least_work = least_work
         self.speeds = speeds
+        self.is_sharding = False
         self.gathered: Counter[str] = Counter()
+        self.costs = Costs()
+        self._inferred: dict[tuple[Any, ...], Inferred] = {}
 
     def plan(
         self,
@@ -69,15 +84,16 @@ class Planner:
         kwargs: dict[str, Any],
         tensors: Sequence[torch.Tensor],
         buffers: Sequence[Buffer],
+        key: tuple[Any, ...],
     ) -> Plan:
-        """The plan for a call, for all calls with arguments like these.
+        """The plan for a call, for all calls with arguments like these, which have this key.
 
         Raises:
             DependsOnDataError: the shapes of the results depend on data.
             ResizeError: a tensor given as `out` must be resized first.
             Exception: what torch says of arguments that do not fit.
         """
-        inferred = infer(signature.operation, args, kwargs)
+        inferred = self._infer(signature, args, kwargs, key)
         changed = signature.changed_tensors(args, kwargs)
         if signature.is_pointwise and signature.name not in IDEMPOTENT:
             _check_overlap(tensors[i] for i in changed)
@@ -91,6 +107,24 @@ class Planner:
         question = self._question(signature, args, kwargs, operands, inferred)
         return self._planned(signature, question, args, kwargs, len(inferred.results))
 
+    def _infer(
+        self,
+        signature: Signature,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        key: tuple[Any, ...],
+    ) -> Inferred:
+        """What a call returns, which does not depend on layouts.
+
+        To infer it is most of a plan's time, and arguments come in several layouts: whole and
+        split, and otherwise split when cards get other speeds.
+        """
+        shapes = tuple(one for one in key if not isinstance(one, Layout))
+        inferred = self._inferred.get(shapes)
+        if inferred is None:
+            inferred = self._inferred[shapes] = infer(signature.operation, args, kwargs)
+        return inferred
+
     def _question(
         self,
         signature: Signature,
@@ -102,7 +136,7 @@ class Planner:
         named = signature.named(args, kwargs, iter(operands))
         return Question(signature.name, signature.full_name, named, operands, inferred.results,
                         self.speeds, signature.is_random, self._least_work,
-                        signature.target_count)  # fmt: skip
+                        signature.target_count, self.is_sharding)  # fmt: skip
 
     def _planned(
         self,
@@ -114,7 +148,8 @@ class Planner:
     ) -> Plan:
         aliases = signature.result_aliases(args, kwargs, len(question.results))
         decision, layouts = self._decide(signature, question, aliases)
-        is_split = any(isinstance(one.layout, Split) for one in question.operands)
+        is_split = any(isinstance(one.layout, Split) and not one.is_shard
+                       for one in question.operands)  # fmt: skip
         if is_split and not decision.is_split:
             self.gathered[question.name] += 1
         results, outputs = _results(question, decision, aliases)
@@ -125,13 +160,11 @@ class Planner:
             )
             for card in range(question.cards)
         ]  # fmt: skip
-        operands = question.operands
-        before = [(one.index, layout) for one, layout in zip(operands, layouts, strict=True)
-                  if one.layout is not layout]  # fmt: skip
-        after = [(one.index, layout) for one, layout in zip(operands, layouts, strict=True)
-                 if one.is_changed]  # fmt: skip
+        before, loans, after = _changes(question.operands, layouts)
         number = self._stream.define(messages)
-        return Plan(number, results, before, after, signature.builder(result_count))
+        gather = gather_cost(self.costs, signature, question, decision, layouts)
+        build = signature.builder(result_count)
+        return Plan(number, results, before, loans, after, build, gather)
 
     def _decide(
         self, signature: Signature, question: Question, aliases: Sequence[int | None]
@@ -163,6 +196,23 @@ class Planner:
         return best
 
 
+def _changes(
+    operands: Sequence[Operand], layouts: Sequence[Layout]
+) -> tuple[list[tuple[int, Layout]], list[Loan], list[tuple[int, Layout]]]:
+    """What changes layouts before a call, what is lent for it, and the layouts it leaves."""
+    before, loans, after = [], [], []
+    for one, wanted in zip(operands, layouts, strict=True):
+        layout = wanted
+        if one.is_shard and one.settled is not None and wanted is WHOLE:
+            loans.append(Loan(one.index, one.is_changed))
+            layout = one.settled
+        if one.buffer.layout is not layout:
+            before.append((one.index, layout))
+        if one.is_changed:
+            after.append((one.index, layout))
+    return before, loans, after
+
+
 def _check_overlap(targets: Iterable[torch.Tensor]) -> None:
     """Refuses to write into tensors whose elements share memory. Raises `RuntimeError`."""
     if any(torch._debug_has_internal_overlap(one) == 1 for one in targets):
@@ -184,19 +234,43 @@ def _results(
             outputs.append(None)
             continue
         size_bytes = extent(meta.size, meta.stride) * meta.dtype.itemsize
-        layout: Layout | None = _split_of(meta, use) if isinstance(use, Cut) else use
-        if layout is None:
-            raise AssertionError("the decision was checked for its results")
+        layout = _result_layout(question, decision, meta, use)
         results.append(NewTensor(meta.size, meta.stride, meta.dtype, layout, size_bytes))
         outputs.append((meta, use))
     return results, outputs
+
+
+def _result_layout(question: Question, decision: Decision, meta: Meta, use: Use) -> Layout:
+    if use is PARTIAL:
+        return _sum_layout(question, meta.size, meta.stride, meta.dtype)
+    if not isinstance(use, Cut):
+        return use
+    split = _split_of(meta, use)
+    if split is None:
+        raise AssertionError("the decision was checked for its results")
+    return _kept(question, decision, split)
+
+
+def _kept(question: Question, decision: Decision, split: Split) -> Split:
+    """A split that stays if it is made of rows of such splits alone: parameters' own tensors."""
+    used = [one for one, use in zip(question.operands, decision.uses, strict=True)
+            if one.cut is not None and one.cut == use]  # fmt: skip
+    return shard_at(split.bounds) if used and all(one.is_shard for one in used) else split
+
+
+def _sum_layout(
+    question: Question, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+) -> Layout:
+    """The layout of partial sums in a new tensor; large ones are kept in parts afterwards."""
+    shard = shard_for(size, stride, dtype, question.speeds) if question.is_sharding else None
+    return PARTIAL if shard is None else partial_of(shard)
 
 
 def _layouts(question: Question, decision: Decision) -> list[Layout] | None:
     """The layout that each argument needs for a decision; None if it cannot have it."""
     layouts: list[Layout] = []
     for operand, use in zip(question.operands, decision.uses, strict=True):
-        layout = _layout(operand, use)
+        layout = _layout(question, decision, operand, use)
         if layout is None:
             return None
         layouts.append(layout)
@@ -220,20 +294,28 @@ def _moved_bytes(question: Question, decision: Decision) -> float:
     return moved_bytes
 
 
-def _layout(operand: Operand, use: Use) -> Layout | None:
+def _layout(question: Question, decision: Decision, operand: Operand, use: Use) -> Layout | None:
     if use is WHOLE:
         return WHOLE
     if use is PARTIAL:
-        return PARTIAL if operand.layout in {PARTIAL, None} else None
+        if operand.layout is None:
+            return _sum_layout(question, operand.size, operand.stride, operand.dtype)
+        return operand.buffer.layout if operand.layout is PARTIAL else None
     if not isinstance(use, Cut):
         raise TypeError(use)
     if operand.cut == use:
-        return operand.layout
+        return operand.settled
     if sum(use.rows) != operand.size[use.dim]:
         return None
-    if not operand.is_changed:
-        return WHOLE  # each card takes its rows of it
-    return split_for(operand, use)
+    return _moved_split(question, decision, operand, use) if operand.is_changed else WHOLE
+
+
+def _moved_split(
+    question: Question, decision: Decision, operand: Operand, cut: Cut
+) -> Split | None:
+    """The layout of an argument that is changed and is to be cut otherwise; shards stay."""
+    split = None if operand.is_shard else split_for(operand, cut)
+    return None if split is None else _kept(question, decision, split)
 
 
 def split_for(operand: Operand, cut: Cut) -> Split | None:
@@ -247,6 +329,8 @@ def split_for(operand: Operand, cut: Cut) -> Split | None:
 
 
 def _split_of(meta: Meta, cut: Cut) -> Split | None:
+    if cut.dim >= len(meta.size) or meta.size[cut.dim] != sum(cut.rows):
+        return None
     return _checked_split(meta.size, meta.stride, meta.dtype.itemsize, cut)
 
 

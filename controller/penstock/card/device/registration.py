@@ -9,9 +9,11 @@ import torch
 
 from penstock.card.device.attention import SCHEMAS, attention_kernels
 from penstock.card.device.decompositions import decompositions
+from penstock.card.device.gradients import gradient_kernels
 from penstock.card.device.kernel import Kernel
 from penstock.card.device.random import random_kernels
 from penstock.card.device.signature import Signature
+from penstock.card.device.tracing import CALL_CODE
 from penstock.card.device.transfers import index_kernels, transfer_kernels
 from penstock.card.device.views import UNMARKED, VIEW_CODE, view_kernel
 
@@ -27,7 +29,7 @@ TORCHS_OWN = {
     "aten::_has_compatible_shallow_copy_type", "aten::empty_like", "aten::new_empty",
     "aten::new_empty_strided", "aten::_empty_affine_quantized",
     "aten::_sparse_coo_tensor_with_dims_and_tensors", "aten::clone", "aten::new_zeros",
-    "aten::new_ones", "aten::new_full",
+    "aten::new_ones", "aten::new_full", "aten::_pack_padded_sequence",
 }  # fmt: skip
 METADATA = {"aten::set_", "aten::is_set_to", "aten::_has_same_storage_numel"}
 _own = torch.library.Library("penstock", "IMPL")
@@ -50,7 +52,8 @@ _refusals = [torch.library.Library("_", "IMPL", key) for key in _NOT_HERE]
 def register(session: Callable[[], Session]) -> int:
     """Registers a kernel for each operation that torch does not make of others; how many."""
     own = {**transfer_kernels(session), **index_kernels(session), **random_kernels(),
-           **attention_kernels(), **dict.fromkeys(_MAKE_SPARSE, _refusing("sparse"))}  # fmt: skip
+           **attention_kernels(), **gradient_kernels(session),
+           **dict.fromkeys(_MAKE_SPARSE, _refusing("sparse"))}  # fmt: skip
     made_of_others = decompositions()
     count = 0
     _hide_from_compiler([*own.values(), *made_of_others.values()])
@@ -85,7 +88,7 @@ def _hide_from_compiler(kernels: Iterable[Callable[..., Any]]) -> None:
     compiler = torch._C._dynamo.eval_frame
     skip = compiler._FrameExecStrategy(compiler._FrameAction.SKIP, compiler._FrameAction.SKIP)
     codes = {one.__code__ for one in kernels if hasattr(one, "__code__")}
-    for code in (*codes, Kernel.__call__.__code__, VIEW_CODE):
+    for code in (*codes, Kernel.__call__.__code__, CALL_CODE, VIEW_CODE):
         compiler.set_code_exec_strategy(code, skip)
 
 

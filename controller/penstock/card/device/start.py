@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from typing import TYPE_CHECKING
 
 import torch
 
-from penstock.card.cards import check_cards
+from penstock.card import cards
 from penstock.card.device.autocast import register_autocast
+from penstock.card.device.follower import Follower
+from penstock.card.device.publisher import Publisher
 from penstock.card.device.registration import register
 from penstock.card.device.session import Session
-from penstock.card.names import END_TORCH, FIRST_TORCH
-
-if TYPE_CHECKING:
-    from penstock.card.cards import Cards
+from penstock.card.device.tracing import trace_from_environment
+from penstock.card.local_cards import check_cards, parse_cards
+from penstock.card.names import END_TORCH, FIRST_TORCH, POOL
+from penstock.card.pool_cards import PoolApplication
 
 _lock = threading.RLock()
 _session: Session | None = None
@@ -67,8 +68,6 @@ _owner = 0
 
 def _started() -> Session:
     global _session, _owner  # noqa: PLW0603 - a program has one card
-    from penstock.card.cards import start_cards
-
     with _lock:
         if _session is not None and _owner == os.getpid():
             return _session
@@ -78,10 +77,22 @@ def _started() -> Session:
                 "start the child with the 'spawn' start method; DataLoader workers return tensors "
                 "on the CPU"
             )
-        cards: Cards = start_cards()
-        _session = Session([one.link for one in cards.cards], cards.speeds, cards)
+        _session = _begun(check_cards())
         _owner = os.getpid()
+        Publisher(_session).start()
+        trace_from_environment(_session)
         return _session
+
+
+def _begun(text: str) -> Session:
+    """The session of the cards that the program's environment lists."""
+    if not text.startswith(POOL):
+        return Session(cards.start_cards(parse_cards(text)))
+    application = PoolApplication.parse(text)
+    phase = application.running()
+    begun = Session(cards.start_cards(phase.cards))
+    Follower(begun, application, phase).start()
+    return begun
 
 
 def is_started() -> bool:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from penstock.card.device.buffer import dead
 from penstock.card.device.errors import failure_error, request_error
-from penstock.card.failures import Failures
 from penstock.card.frames import (
     FREE,
     MOST_PART_BYTES,
     Kind,
     pack_calls,
+    pack_numbers,
     pack_poison,
     pack_range,
     pack_upload,
@@ -26,11 +26,12 @@ from penstock.card.link import CardError, OperationError
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from penstock.card.cards import Cards
     from penstock.card.layout import Split
     from penstock.card.link import CardLink, Reply
-    from penstock_api.v1.card_ops_pb2 import Operation
+    from penstock_api.v1.card_ops_pb2 import Failure, Operation
 
 # A frame to each card costs as much as some calls, and cards that wait for one are idle.
 CALLS_AT_ONCE = 16  # in one frame, unless frames follow each other faster than
@@ -44,12 +45,25 @@ class Stream:
 
     `lock` is held while a call is appended: backward runs in threads of its own. Whoever appends
     to `numbers` and `reals` holds it.
+
+    Attributes:
+        is_torn: Whether a call is being appended or sent. Who finds it set on taking the lock knows
+            that the program was interrupted (Ctrl-C) in the middle of a call: some cards may have
+            got it and others not, so that no card can be used any more.
+        is_noted: Whether somebody sees that the calls in `numbers` are sent soon.
+        waited_ns: How long the program has waited for answers.
+        on_wait: Called after an upload or a wait with its name, its start and the bytes.
     """
 
-    def __init__(self, links: Sequence[CardLink], failures: Failures | None = None) -> None:
+    on_wait: Callable[[str, int, int], None] | None = None
+
+    def __init__(self, cards: Cards) -> None:
         self.lock = threading.RLock()
-        self.links = links
-        self.failures = failures or Failures()
+        self._forgotten: list[int] = []
+        self.take(cards)
+        self.is_torn = False
+        self.is_noted = False
+        self.waited_ns = 0
         self.numbers: list[int] = []
         self.reals: list[float] = []
         self.calls = 0  # in `numbers`
@@ -65,7 +79,8 @@ class Stream:
 
         Who appends a call counts it in `calls` first.
         """
-        if self.calls == 1:
+        if not self.is_noted:
+            self.is_noted = True
             self._has_calls.set()
         elif self.calls >= MOST_CALLS or time.monotonic() - self._flushed_s > FRAME_S:
             self.flush()
@@ -75,13 +90,40 @@ class Stream:
         with self.lock:
             while dead:
                 self.numbers += (FREE, dead.popleft())
-            if not self.numbers:
+            if not self.numbers and not self._forgotten:
                 return
             body = pack_calls(self.numbers, self.reals)
-            self.numbers, self.reals, self.calls = [], [], 0
-            self._flushed_s = time.monotonic()
+            with self.whole():
+                self.numbers, self.reals, self.calls, self.is_noted = [], [], 0, False
+                self._flushed_s = time.monotonic()
+                for link in self.links:
+                    self._post(link, Kind.RUN, body)
+                if self._forgotten:
+                    self._post_forgotten()
+            self._wait_for_room()
+
+    def _post_forgotten(self) -> None:
+        body = pack_numbers(self._forgotten)
+        self._forgotten = []
+        for link in self.links:
+            self._post(link, Kind.FORGET, body)
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """What is done inside is done for all cards, or none can be used afterwards."""
+        was_torn, self.is_torn = self.is_torn, True
+        yield
+        self.is_torn = was_torn
+
+    def _wait_for_room(self) -> None:
+        """Waits while much is on its way to a card; only then may the program be interrupted."""
+        if self.is_torn:
+            return
+        try:
             for link in self.links:
-                self._post(link, Kind.RUN, body)
+                link.wait_for_room()
+        except CardError as error:
+            raise self._lost(error) from None
 
     def _send_tails(self) -> None:
         """Sends calls after which the program does something else than calling."""
@@ -91,8 +133,9 @@ class Stream:
             if self._is_closed:
                 return
             time.sleep(TAIL_S)
-            with contextlib.suppress(PenstockError):  # the next call raises it
-                self.flush()
+            with self.lock, contextlib.suppress(PenstockError):  # the next call raises it
+                if not self.is_torn:
+                    self.flush()
 
     def _close(self) -> None:
         self._is_closed = True
@@ -103,26 +146,41 @@ class Stream:
         with self.lock:
             self.flush()
             self._operations += 1
-            for link, message in zip(self.links, messages, strict=True):
-                message.number = self._operations
-                self._post(link, Kind.DEFINE, message.SerializeToString())
+            with self.whole():
+                for link, message in zip(self.links, messages, strict=True):
+                    message.number = self._operations
+                    self._post(link, Kind.DEFINE, message.SerializeToString())
             return self._operations
+
+    def forget(self, operations: Iterable[int]) -> None:
+        """Lets the cards forget operations after all calls so far; no later call names them.
+
+        The next flush sends the numbers to the cards.
+        """
+        with self.lock:
+            self._forgotten += operations
 
     def upload(self, number: int, parts: Sequence[memoryview]) -> None:
         """Makes a buffer of these bytes; each card has a part of its own."""
+        began_ns = time.monotonic_ns()
         with self.lock:
             self.check()
             self.flush()
-            for link, part in zip(self.links, parts, strict=True):
-                for kind, body in upload_frames(number, part):
-                    self._post(link, kind, *body)
+            with self.whole():
+                for link, part in zip(self.links, parts, strict=True):
+                    for kind, body in upload_frames(number, part):
+                        self._post(link, kind, *body)
+            self._wait_for_room()
+        if self.on_wait is not None:
+            self.on_wait("upload", began_ns, sum(map(len, parts)))
 
     def allocate(self, number: int, sizes_bytes: Sequence[int]) -> None:
         """Makes a buffer with undefined content, of a size for each card."""
         with self.lock:
             self.flush()
-            for link, size_bytes in zip(self.links, sizes_bytes, strict=True):
-                self._post(link, Kind.ALLOCATE, pack_upload(number, size_bytes))
+            with self.whole():
+                for link, size_bytes in zip(self.links, sizes_bytes, strict=True):
+                    self._post(link, Kind.ALLOCATE, pack_upload(number, size_bytes))
 
     def download(self, number: int, split: Split | None, first: int, end: int) -> bytearray:
         """Bytes `first` to `end` of a buffer, from the cards that have them.
@@ -152,17 +210,24 @@ class Stream:
         """The answers of all cards to one request. Raises as `download`."""
         with self.lock:
             self.check()
-            self.flush()
-            replies = [self._request(link, kind, body) for link in self.links]
+            replies = self.begin(kind, body)
         return self._results(replies)
+
+    def begin(self, kind: Kind, body: bytes = b"") -> list[Reply]:
+        """Asks all cards, and does not wait for their answers. Raises `CardError`."""
+        with self.lock:
+            self.flush()
+            return [self._request(link, kind, body) for link in self.links]
 
     def poisoned(self) -> set[int]:
         """The buffers that are missing. Raises as `download`."""
         return {one for body in self.ask(Kind.POISONED) for one in unpack_numbers(body)}
 
-    def take(self, links: Sequence[CardLink], failures: Failures) -> None:
+    def take(self, cards: Cards) -> None:
         """Goes on with other cards, which have all buffers and know no operation yet."""
-        self.links, self.failures = links, failures
+        self.links = [one.link for one in cards.cards]
+        self.failures = cards.failures
+        self._forgotten = []
 
     def check(self) -> None:
         """Passes on what has failed on a card, if the program was not told yet.
@@ -172,12 +237,26 @@ class Stream:
             torch.OutOfMemoryError: an operation needed more memory than a card has.
             RuntimeError: an operation has failed on a card.
         """
-        if self.failures.is_set:
+        if self.failures.is_set or self.is_torn:
             self.raise_failure()
 
     def raise_failure(self) -> None:
         """Sees that what is missing on one card is missing on all, and raises why (`check`)."""
+        cause = self.settle()
+        if cause is not None:
+            raise failure_error(*cause)
+
+    def settle(self) -> tuple[str, Failure] | None:
+        """Sees that what is missing on one card is missing on all, and returns why, if something.
+
+        Raises:
+            CardError: a card is lost.
+        """
         with self.lock:
+            if self.is_torn:
+                for link in self.links:
+                    link.lose("the program was interrupted in the middle of an operation")
+                self.is_torn = False
             self.flush()
             replies = [self._request(link, Kind.POISONED, b"") for link in self.links]
             poisoned = {one for body in self._answers(replies) for one in unpack_numbers(body)}
@@ -186,13 +265,11 @@ class Stream:
                 for link in self.links:
                     self._post(link, Kind.POISON, body)
             # Each card has reported what failed before it answered.
-            cause = self.failures.take()
-        if cause is not None:
-            raise failure_error(*cause)
+            return self.failures.take()
 
     def _post(self, link: CardLink, kind: Kind, *parts: bytes | memoryview) -> None:
         try:
-            link.post(kind, *parts)
+            link.post(kind, *parts, waits=False)
         except CardError as error:
             raise self._lost(error) from None
 
@@ -207,10 +284,15 @@ class Stream:
         return error if self.failures.lost is None else self.failures.lost.again()
 
     def _answers(self, replies: Sequence[Reply]) -> list[memoryview]:
+        began_ns = time.monotonic_ns()
         try:
             return [reply.result() for reply in replies]
         except CardError as error:
             raise self._lost(error) from None
+        finally:
+            self.waited_ns += time.monotonic_ns() - began_ns
+            if self.on_wait is not None:
+                self.on_wait("waits for the cards", began_ns, 0)
 
     def _results(self, replies: Sequence[Reply]) -> list[memoryview]:
         """The answers, if nothing has failed on the way to them."""

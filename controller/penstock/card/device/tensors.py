@@ -8,7 +8,7 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 
 from penstock.card.device.buffer import Buffer
-from penstock.card.layout import PARTIAL
+from penstock.card.layout import Partial, Shard, shard_of
 
 if TYPE_CHECKING:
     from penstock.card.layout import Layout
@@ -55,7 +55,7 @@ def new_tensor(
     if size_bytes is None:
         size_bytes = extent(size, stride) * dtype.itemsize
     buffer = Buffer(size_bytes, layout, size[0] if size else 0, number)
-    if layout is PARTIAL:
+    if isinstance(layout, Partial):
         buffer.sum_dtype = dtype
     number = buffer.number
     if numbers is not None:
@@ -86,3 +86,16 @@ def contiguous_stride(size: tuple[int, ...]) -> tuple[int, ...]:
         stride.append(step)
         step *= max(n, 1)
     return tuple(reversed(stride))
+
+
+def shard_for(
+    size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, speeds: tuple[float, ...]
+) -> Shard | None:
+    """How a tensor that has a storage of its own is kept in parts; None if it is not worth that.
+
+    It is split along its first dimension, whose rows must lie one after another.
+    """
+    length = extent(size, stride)
+    if not length or not size or size[0] * stride[0] != length:
+        return None
+    return shard_of(size[0], length * dtype.itemsize, speeds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,7 +34,7 @@ def transfer_kernels(session: Callable[[], Session]) -> dict[str, Callable[..., 
         "copy_": copies.copy_,
         "_to_copy": _to_copy,
         "record_stream": lambda _, __: None,  # the cards free memory in the order of the calls
-        "_local_scalar_dense": lambda tensor: to_cpu(session(), tensor).item(),
+        "_local_scalar_dense": lambda tensor: to_cpu(session(), tensor, "item()").item(),
         "empty.memory_format": _empty,
         "empty_strided": _empty_strided,
         "resize_": _resize,
@@ -160,15 +161,22 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return tensor.numel() == extent(tuple(tensor.shape), tensor.stride()) and not has_overlap
 
 
-def to_cpu(session: Session, tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU of a tensor of the device, with the same strides. Raises `CardError`."""
+def to_cpu(session: Session, tensor: torch.Tensor, call: str = "cpu()") -> torch.Tensor:
+    """A copy on the CPU of a tensor of the device, with the same strides.
+
+    `call`: what the program calls, in words.
+
+    Raises:
+        CardError: a card is lost.
+        PenstockCardWarning: the program makes errors of such warnings.
+    """
     size, stride, dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
     if tensor.numel() == 0:
         return torch.empty_strided(size, stride, dtype=dtype)
     first = tensor.storage_offset() * dtype.itemsize
-    content = session.download(
-        buffer_of(tensor), first, first + extent(size, stride) * dtype.itemsize, dtype
-    )
+    size_bytes, began_ns = extent(size, stride) * dtype.itemsize, time.monotonic_ns()
+    content = session.download(buffer_of(tensor), first, first + size_bytes, dtype)
+    session.planner.costs.downloaded(call, size_bytes, began_ns)
     result = torch.frombuffer(content, dtype=torch.uint8).view(dtype).as_strided(size, stride)
     if tensor.is_conj():
         result = result.conj_physical()

@@ -25,7 +25,7 @@ class Cut(NamedTuple):
     rows: tuple[int, ...]
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def local_views(
     split: Split, size: tuple[int, ...], stride: tuple[int, ...], offset: int, item_bytes: int
 ) -> tuple[Cut, tuple[LocalView, ...]] | None:

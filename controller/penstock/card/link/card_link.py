@@ -61,7 +61,7 @@ class Progress:
 
     def __str__(self) -> str:
         did = (
-            f"executing frame {self.position} ({self.kind})" if self.kind else "waiting for frames"
+            f"executing message {self.position} ({self.kind})" if self.kind else "waiting for work"
         )
         return f"{self.reported_s:.1f} s ago it had been {did} for {self.since_s:.1f} s"
 

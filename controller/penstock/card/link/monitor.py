@@ -57,7 +57,8 @@ class Monitor:
         """The process's end is of no interest any more."""
         with self._lock:
             self._ends = {other: call for other, call in self._ends.items() if other != pidfd}
-        os.eventfd_write(self._wake, 1)
+        if self._wake >= 0:  # the first worker of a program may end before there is a thread
+            os.eventfd_write(self._wake, 1)
 
     def _start(self) -> None:
         with self._lock:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from penstock.card.worker.store import Shape
 
-    Exchange = Callable[[Sequence[Shape], int], tuple[int, torch.dtype]]
+    Exchange = Callable[[Sequence[Shape]], tuple[int, torch.dtype]]
 
 
 def statistics_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -19,24 +19,30 @@ def statistics_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in {torch.float16, torch.bfloat16} else dtype
 
 
-def _batch_norm(shapes: Sequence[Shape], cards: int) -> tuple[int, torch.dtype]:
+def _batch_norm(shapes: Sequence[Shape]) -> tuple[int, torch.dtype]:
     own = shapes[0]
-    return cards * (2 * own.size[1] + 1), statistics_dtype(own.dtype)
+    return 2 * own.size[1] + 1, statistics_dtype(own.dtype)
 
 
-def _batch_norm_backward(shapes: Sequence[Shape], _: int) -> tuple[int, torch.dtype]:
+def _batch_norm_backward(shapes: Sequence[Shape]) -> tuple[int, torch.dtype]:
     own = shapes[1]
     return 2 * own.size[1], statistics_dtype(own.dtype)
 
 
-def _nll_mean(shapes: Sequence[Shape], _: int) -> tuple[int, torch.dtype]:
+def _nll_mean(shapes: Sequence[Shape]) -> tuple[int, torch.dtype]:
     return 2, shapes[0].dtype
 
 
-# For each operation on tensors that exchanges something: how many elements of which type, from the
-# shapes of its tensor arguments and the number of cards.
+def _norms(shapes: Sequence[Shape]) -> tuple[int, torch.dtype]:
+    return len(shapes), shapes[0].dtype
+
+
+# For each operation on tensors that exchanges something: how many elements of which type each card
+# gives, from the shapes of its tensor arguments.
 EXCHANGES: Mapping[str, Exchange] = {
     "penstock::batch_norm": _batch_norm,
     "penstock::batch_norm_backward": _batch_norm_backward,
+    "penstock::foreach_norm": _norms,
     "penstock::nll_mean": _nll_mean,
+    "penstock::norm": _norms,
 }

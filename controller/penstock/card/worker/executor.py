@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,19 +12,24 @@ from penstock.card.frames import (
     FREE,
     Kind,
     Statistics,
+    pack_clock,
+    pack_figures,
     pack_numbers,
     pack_rates,
     pack_statistics,
     unpack_calls,
+    unpack_numbers,
     unpack_poison,
     unpack_probe,
     unpack_range,
+    unpack_trace,
     unpack_upload,
 )
-from penstock.card.worker.collectives import AbsentError
 from penstock.card.worker.composites import composites
+from penstock.card.worker.exchange import AbsentError
 from penstock.card.worker.operation import Call, Operation, function_of, size_bytes_of
 from penstock.card.worker.probe import operations_per_second
+from penstock.card.worker.recorder import Recorder
 from penstock.card.worker.store import PoisonedError, Shape, Store
 from penstock_api.v1 import card_ops_pb2 as pb
 
@@ -44,12 +50,13 @@ class Executor:
         adapter: Adapter,
         group: Group,
         report: Callable[[str, Exception], None],
+        send_trace: Callable[[bytes], None],
         most_bytes: int | None = None,
     ) -> None:
         """Takes the card's adapter, the group of all cards, and what is told of failures.
 
-        `report` gets the name of the operation and the exception. `most_bytes`: a simulated limit
-        of the card's memory.
+        `report` gets the name of the operation and the exception. `send_trace` gets events of a
+        trace, as the body of TRACED. `most_bytes`: a simulated limit of the card's memory.
         """
         self._adapter = adapter
         self._group = group
@@ -57,10 +64,14 @@ class Executor:
         self._store = Store(adapter.device, most_bytes)
         self._own = composites(group, self._store, adapter)
         self._operations: dict[int, Operation] = {}
+        self._default_dtype = torch.get_default_dtype()
         self._report = report
+        self._meter = group.meter
+        self._send_trace = send_trace
         self._handlers: dict[int, Callable[[memoryview], Reply]] = {
             Kind.RUN: self._run,
             Kind.DEFINE: self._define,
+            Kind.FORGET: self._forget,
             Kind.UPLOAD: self._upload,
             Kind.ALLOCATE: self._allocate,
             Kind.WRITE: self._write,
@@ -71,6 +82,8 @@ class Executor:
             Kind.POISON: self._poison,
             Kind.STATISTICS: self._statistics,
             Kind.PROBE: self._probe,
+            Kind.FIGURES: self._figures,
+            Kind.TRACE: self._trace,
         }
 
     def handle(self, kind: int, body: memoryview) -> Reply:
@@ -83,17 +96,26 @@ class Executor:
         handler = self._handlers.get(kind)
         if handler is None:
             raise ValueError(f"this release knows no frame of kind {kind}")
-        return handler(body)
+        self._meter.begin()
+        try:
+            return handler(body)
+        finally:
+            self._meter.end(kind)
 
     def _define(self, body: memoryview) -> None:
         message = pb.Operation.FromString(bytes(body))
         self._operations[message.number] = Operation(message, function_of(message.name, self._own))
+
+    def _forget(self, body: memoryview) -> None:
+        for number in unpack_numbers(body):
+            self._operations.pop(number, None)  # a definition may have failed
 
     def _run(self, body: memoryview) -> None:
         numbers, reals = unpack_calls(body)
         call = Call(self._store)
         call.reals = reals  # type: ignore[assignment]
         at, end, free, operations = 0, len(numbers), self._store.free, self._operations
+        run, calls = self._call if self._meter.recorder is None else self._traced_call, 0
         while at < end:
             number = numbers[at]
             if number == FREE:
@@ -107,9 +129,19 @@ class Executor:
             call.buffers = call.integers = numbers  # type: ignore[assignment]
             call.next_buffer, call.next_integer = at + 1, first_integer
             next_real = call.next_real + operation.real_count
-            self._call(operation, call, numbers[first_new:last])
+            run(operation, call, numbers[first_new:last])
+            calls += 1
             call.next_real = next_real
             at = last
+        self._meter.operations += calls
+
+    def _traced_call(self, operation: Operation, call: Call, new: Sequence[int]) -> None:
+        began_ns = time.monotonic_ns()
+        self._call(operation, call, new)
+        if self._meter.recorder is not None:
+            self._meter.recorder.operation(
+                operation.name, began_ns, time.monotonic_ns(), sum(operation.new_bytes)
+            )
 
     def _call(self, operation: Operation, call: Call, new: Sequence[int]) -> None:
         """One call. If it fails, its results are poisoned and the failure is reported."""
@@ -117,6 +149,8 @@ class Executor:
         try:
             if new:
                 self._store.check_room(sum(operation.new_bytes))
+            if operation.default_dtype is not self._default_dtype:
+                self._take_default_dtype(operation)
             positional, named = operation.arguments(call)
             result = self._adapter.run(operation.function, positional, named)
             if new:
@@ -128,6 +162,12 @@ class Executor:
             buffers = call.buffers[first : first + operation.buffer_count]
             may_exchange = self._group.exchanges == exchanges
             self._failed(operation, buffers, new, error, may_exchange=may_exchange)
+
+    def _take_default_dtype(self, operation: Operation) -> None:
+        """Makes torch's default type the program's: it decides what integers become, say."""
+        if operation.default_dtype is not None:
+            self._default_dtype = operation.default_dtype
+            torch.set_default_dtype(self._default_dtype)
 
     def _failed(
         self,
@@ -149,9 +189,8 @@ class Executor:
         if operation.exchange is not None:
             is_common = may_exchange or isinstance(error, AbsentError)
             if may_exchange:
-                count, dtype = operation.exchange(operation.shapes(), self._group.cards)
-                with contextlib.suppress(type(error)):
-                    self._group.start_without(count, dtype, error).result()
+                count, dtype = operation.exchange(operation.shapes())
+                self._group.rows_without(count, dtype, error)
         why = str(error) if isinstance(error, PoisonedError) else _reason(operation.name, error)
         for number, size_bytes in zip(new, operation.new_bytes, strict=True):
             store.poison([number], why, is_common=is_common, size_bytes=size_bytes)
@@ -165,8 +204,7 @@ class Executor:
     def _keep(
         self, operation: Operation, result: object, new: Sequence[int], arguments: list[Any]
     ) -> None:
-        results = result if isinstance(result, (tuple, list)) else (result,)
-        flat = [one for each in results for one in (each if isinstance(each, list) else (each,))]
+        flat = _flat(result)
         if operation.copies_results is None:
             operation.copies_results = _shares_storage(flat, arguments)
         numbers = iter(new)
@@ -179,6 +217,7 @@ class Executor:
 
     def _upload(self, body: memoryview) -> None:
         number, _, content = unpack_upload(body)
+        self._meter.moved(Kind.UPLOAD, len(content))
         target = self._new_buffer(number, len(content))
         if target is not None and len(content):
             target.copy_(torch.frombuffer(content, dtype=torch.uint8))
@@ -190,6 +229,7 @@ class Executor:
 
     def _write(self, body: memoryview) -> None:
         number, first, content = unpack_upload(body)
+        self._meter.moved(Kind.WRITE, len(content))
         with contextlib.suppress(PoisonedError):  # reported when it was allocated
             target = self._store.content(number)[first : first + len(content)]
             target.copy_(torch.frombuffer(content, dtype=torch.uint8))
@@ -207,6 +247,7 @@ class Executor:
     def _download(self, body: memoryview) -> Reply:
         number, first, end = unpack_range(body)
         content = self._store.content(number)[first:end].cpu().contiguous()
+        self._meter.moved(Kind.DOWNLOAD, len(content))
         return [memoryview(content.numpy())] if len(content) else [b""]
 
     def _synchronize(self, _: memoryview) -> Reply:
@@ -221,10 +262,14 @@ class Executor:
         call.buffers = call.integers = numbers  # type: ignore[assignment]
         call.reals = reals  # type: ignore[assignment]
         call.next_buffer, call.next_integer = 1, 1 + operation.buffer_count
+        self._take_default_dtype(operation)
         positional, named = operation.arguments(call)
+        began_ns = time.monotonic_ns()
         result = self._adapter.run(operation.function, positional, named)
-        results = result if isinstance(result, (tuple, list)) else (result,)
-        flat = [one for each in results for one in (each if isinstance(each, list) else (each,))]
+        self._meter.operations += 1
+        if self._meter.recorder is not None:
+            self._meter.recorder.operation(operation.name, began_ns, time.monotonic_ns(), 0)
+        flat = _flat(result)
         new = iter(numbers[1 + operation.buffer_count + operation.integer_count :])
         answer = pb.Results()
         for one in flat:
@@ -260,15 +305,32 @@ class Executor:
                                size_bytes=None if size_bytes < 0 else size_bytes)  # fmt: skip
 
     def _statistics(self, _: memoryview) -> Reply:
+        return [pack_statistics(self._memory())]
+
+    def _memory(self) -> Statistics:
         store, total_bytes = self._store, self._most_bytes
         if total_bytes is None:
             free_bytes, total_bytes = self._adapter.memory_bytes()
         else:
             free_bytes = max(total_bytes - store.used_bytes, 0)
-        return [pack_statistics(Statistics(
+        return Statistics(
             len(store), store.used_bytes, store.peak_bytes, free_bytes, total_bytes,
             len(self._operations),
-        ))]  # fmt: skip
+        )  # fmt: skip
+
+    def _figures(self, _: memoryview) -> Reply:
+        return [pack_figures(self._meter.figures(self._memory()))]
+
+    def _trace(self, body: memoryview) -> Reply:
+        """Begins or ends a trace; the program has all events when it has the answer."""
+        is_on, now_ns = unpack_trace(body), time.monotonic_ns()
+        meter = self._meter
+        if is_on and meter.recorder is None:
+            meter.recorder = Recorder(self._send_trace, lambda: self._store.used_bytes)
+        elif not is_on and meter.recorder is not None:
+            meter.recorder.send(now_ns)
+            meter.recorder = None
+        return [pack_clock(now_ns)]
 
     def _probe(self, body: memoryview) -> Reply:
         return [pack_rates(operations_per_second(self._adapter, unpack_probe(body)))]
@@ -279,16 +341,16 @@ def _reason(operation: str, error: Exception) -> str:
     return f"{operation}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
+def _flat(values: object) -> list[Any]:
+    """What an operation takes or returns, without the lists in it."""
+    several = values if isinstance(values, (tuple, list)) else (values,)
+    return [one for each in several for one in (each if isinstance(each, list) else (each,))]
+
+
 def laid_out(tensor: torch.Tensor, shape: Shape, *, copy: bool) -> torch.Tensor:
     """`tensor` as the front-end was promised it: it may have other strides on this device."""
-    if (
-        not copy
-        and tensor.stride() == shape.stride
-        and tensor.dtype == shape.dtype
-        and tensor.storage_offset() == 0
-        and tuple(tensor.shape) == shape.size
-        and tensor.untyped_storage().nbytes() == size_bytes_of(shape)
-    ):
+    has = Shape(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    if not copy and has == shape and tensor.untyped_storage().nbytes() == size_bytes_of(shape):
         return tensor
     out = torch.empty_strided(shape.size, shape.stride, dtype=shape.dtype, device=tensor.device)
     if tuple(tensor.shape) == shape.size:
@@ -305,5 +367,4 @@ def _shares_storage(results: list[Any], arguments: list[Any]) -> bool:
 
 
 def _tensors(values: list[Any]) -> list[torch.Tensor]:
-    flat = [one for each in values for one in (each if isinstance(each, list) else (each,))]
-    return [one for one in flat if isinstance(one, torch.Tensor) and one.numel()]
+    return [one for one in _flat(values) if isinstance(one, torch.Tensor) and one.numel()]

@@ -16,13 +16,14 @@ from penstock.card.worker.absence import statistics_dtype
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.card.adapters import Adapter
     from penstock.card.worker.collectives import Group
 
 _apply = torch.ops.aten.native_batch_norm.default
 _backward = torch.ops.aten.native_batch_norm_backward.default
 
 
-def normalizations(group: Group) -> dict[str, Callable[..., Any]]:
+def normalizations(group: Group, adapter: Adapter) -> dict[str, Callable[..., Any]]:
     """The operations by their names without "penstock::"."""
 
     def batch_norm(
@@ -37,18 +38,19 @@ def normalizations(group: Group) -> dict[str, Callable[..., Any]]:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """native_batch_norm in training: the result, the batch's mean, and 1 / deviation."""
         del training
-        dims = [k for k in range(own.dim()) if k != 1]
         count = own.numel() // own.shape[1]
-        kind = statistics_dtype(own.dtype)
-        var, mean = torch.var_mean(own.to(kind), dims, correction=0)
+        mean, var = adapter.channel_statistics(own.to(statistics_dtype(own.dtype)))
         # If the card has no memory for the result, the statistics must not have been changed yet.
         room = torch.empty_like(own)
         mean, var, whole = _merge(group, count, mean, var)
         del room
         if running_mean is not None:
-            running_mean.mul_(1 - momentum).add_(mean, alpha=momentum)
+            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
         if running_var is not None:
-            running_var.mul_(1 - momentum).add_(var * (whole / max(whole - 1, 1)), alpha=momentum)
+            unbiased = var * (whole / max(whole - 1, 1))
+            running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+        # The CPU's kernel takes weights of the statistics' type, whatever the batch's is.
+        weight, bias = _of(mean.dtype, weight), _of(mean.dtype, bias)
         out = _apply(own, weight, bias, mean, var, False, 0.0, eps)[0]
         return out, mean, torch.rsqrt(var + eps)
 
@@ -71,19 +73,18 @@ def normalizations(group: Group) -> dict[str, Callable[..., Any]]:
         # 1 / deviation² - eps is the variance, so that torch's kernel for evaluation, which takes
         # the statistics as constants, gives the first term and both sums in one pass.
         var = deviation.pow(-2).sub_(eps)
+        weight = _of(mean.dtype, weight)
         first, products, sums = _backward(
             gradient, own, weight, mean, var, mean, deviation, False, eps, [True, True, True]
         )
-        parts = (sums.clone(), products.clone())
-        both = group.sum(torch.stack((sums, products)).to(statistics_dtype(own.dtype)))
-        scale = deviation if weight is None else deviation * weight
+        both = group.sum(torch.stack((sums, products)).to(statistics_dtype(own.dtype))) / count
+        both *= deviation if weight is None else deviation * weight
         shape = [1, -1, *([1] * (own.dim() - 2))]
-        slope = (both[1] * scale * deviation / count).view(shape)
-        level = (both[0] * scale / count).view(shape)
+        level, slope = both[0].view(shape), (both[1] * deviation).view(shape)
         if mask[0]:  # from the mean, as a mean far from 0 would take the digits of the rest
             first.sub_(level).addcmul_(own - mean.view(shape), slope, value=-1)
-        return (first if mask[0] else None, parts[1] if mask[1] else None,
-                parts[0] if mask[2] else None)  # fmt: skip
+        return (first if mask[0] else None, products if mask[1] else None,
+                sums if mask[2] else None)  # fmt: skip
 
     return {"batch_norm": batch_norm, "batch_norm_backward": batch_norm_backward}
 
@@ -96,14 +97,18 @@ def _merge(
     Sums of squares are taken from the first card's mean, and not from 0, so that they do not lose
     what a mean far from 0 would hide.
     """
-    rows = torch.zeros((group.cards, 2 * mean.numel() + 1), dtype=mean.dtype, device=mean.device)
-    rows[group.card, 0] = count
-    rows[group.card, 1 : 1 + mean.numel()] = mean
-    rows[group.card, 1 + mean.numel() :] = var
-    rows = group.sum(rows)
-    counts, means = rows[:, :1], rows[:, 1 : 1 + mean.numel()]
-    squares = rows[:, 1 + mean.numel() :]
-    whole = counts.sum()
-    merged = (counts * means).sum(0) / whole
-    spread = (counts * (squares + (means - merged).square())).sum(0) / whole
-    return merged, spread, int(whole.item())
+    channels = mean.numel()
+    with group.rows(mean, var, mean.new_full((1,), count)) as given:
+        rows = given.to(mean.device)
+        counts = rows[:, -1].tolist()
+        whole = sum(counts)
+        weights = rows.new_tensor([[one / whole] for one in counts])
+        means = rows[:, :channels]
+        both = (weights * rows[:, :-1]).sum(0)
+        merged, within = both[:channels].clone(), both[channels:]
+        between = (weights * (means - merged).square()).sum(0)
+    return merged, within + between, int(whole)
+
+
+def _of(dtype: torch.dtype, tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.to(dtype)

@@ -57,6 +57,7 @@ class Operation:
         new_bytes: The size of each of them.
         changed: Which of the buffers of arguments a call writes into.
         exchange: What a call exchanges with the other cards; None: nothing.
+        default_dtype: What torch's default type must be in a call; None: it does not matter.
     """
 
     def __init__(self, message: pb.Operation, function: Callable[..., Any]) -> None:
@@ -75,6 +76,7 @@ class Operation:
         self._views = [view for one in arguments for view in _views(one)]
         self.changed = [i for i, view in enumerate(self._views) if view.is_changed]
         self.exchange = EXCHANGES.get(message.name)
+        self.default_dtype = dtype_of(message.default_dtype) if message.default_dtype else None
         self.copies_results: bool | None = None  # known after the first call
 
     def shapes(self) -> list[Shape]:

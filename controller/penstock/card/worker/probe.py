@@ -18,6 +18,7 @@ _LEAST_S = 0.005  # one repetition lasts so long at least, or starting it would 
 _LARGEST = 4096  # rows of a matrix
 _MOST_IMAGES = 1024
 _CHANNELS, _PIXELS = 32, 32
+_DTYPE = torch.float32  # the default is the program's
 
 
 def operations_per_second(adapter: Adapter, probe_s: float) -> tuple[float, float]:
@@ -56,12 +57,12 @@ def _seconds(adapter: Adapter, work: Work, count: int) -> float:
 
 
 def _product(adapter: Adapter, rows: int) -> tuple[Work, float]:
-    matrix = torch.ones(rows, rows, device=adapter.device)
+    matrix = torch.ones(rows, rows, dtype=_DTYPE, device=adapter.device)
     return lambda: torch.mm(matrix, matrix), float(rows) ** 3
 
 
 def _convolution(adapter: Adapter, images: int) -> tuple[Work, float]:
-    batch = torch.ones(images, _CHANNELS, _PIXELS, _PIXELS, device=adapter.device)
-    weight = torch.ones(_CHANNELS, _CHANNELS, 3, 3, device=adapter.device)
+    batch = torch.ones(images, _CHANNELS, _PIXELS, _PIXELS, dtype=_DTYPE, device=adapter.device)
+    weight = torch.ones(_CHANNELS, _CHANNELS, 3, 3, dtype=_DTYPE, device=adapter.device)
     multiplications = images * _PIXELS**2 * _CHANNELS**2 * 9
     return lambda: torch.conv2d(batch, weight, padding=1), float(multiplications)

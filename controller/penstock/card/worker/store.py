@@ -9,6 +9,8 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+MOST_VIEWS = 1024  # of one buffer, which a program may cut in ever new ways
+
 
 class Shape(NamedTuple):
     """How a tensor lies in its buffer; sizes, strides and offset in elements."""
@@ -80,7 +82,10 @@ class Store:
             raise PoisonedError(f"buffer {number} was never made")
         view = torch.empty(0, dtype=shape.dtype, device=self.device)
         view.set_(base.untyped_storage(), shape.offset, shape.size, shape.stride)
-        self._views.setdefault(number, {})[shape] = view
+        views = self._views.setdefault(number, {})
+        if len(views) >= MOST_VIEWS:
+            views.clear()
+        views[shape] = view
         return view
 
     def put(self, number: int, tensor: torch.Tensor, shape: Shape) -> None:

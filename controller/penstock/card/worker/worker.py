@@ -34,6 +34,7 @@ class Worker:
         """
         self._most_bytes = most_bytes
         self._adapter = open_adapter(kind)
+        self._group: Group | None = None
         self._executor: Executor | None = None
         self.device_text = str(self._adapter.device)
         self.torch_version = torch.__version__
@@ -45,15 +46,23 @@ class Worker:
         def report(operation: str, error: Exception) -> None:
             connection.send_event(Kind.FAILED, _failure(operation, error).SerializeToString())
 
+        def send_trace(body: bytes) -> None:
+            connection.send_event(Kind.TRACED, body)
+
         def handle(kind: int, _: int, body: memoryview) -> Reply:
             if self._executor is not None:
                 return self._executor.handle(kind, body)
-            if kind != Kind.SET_UP:
-                raise ValueError("the first frame must set the card up")
-            setup = pb.Setup.FromString(bytes(body))
-            group = Group(setup.card, setup.cards, setup.store)
-            self._executor = Executor(self._adapter, group, report, self._most_bytes)
-            return [pb.Ready().SerializeToString()]
+            if kind == Kind.SET_UP and self._group is None:
+                setup = pb.Setup.FromString(bytes(body))
+                self._group = Group(setup.card, setup.cards, setup.host)
+                return [pb.Meeting(said=self._group.said()).SerializeToString()]
+            if kind != Kind.MEET or self._group is None:
+                raise ValueError("the first frames must set the card up")
+            self._group.meet(pb.Meeting.FromString(bytes(body)).said)
+            self._executor = Executor(
+                self._adapter, self._group, report, send_trace, self._most_bytes
+            )
+            return [b""]
 
         return handle
 

@@ -15,13 +15,16 @@ from penstock.cli.address import read_address
 from penstock.cli.commands import install, leave_pool
 from penstock.cli.log import log_as
 from penstock.cli.options import Simulate, StateDir
-from penstock.cli.pool_options import pool_endpoint, pool_options
+from penstock.cli.pool_options import host_for_others, pool_endpoint, pool_options
 from penstock.model.terms import DEFAULT_STEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.node.agent import Agent
     from penstock.node.agent.user_limits import Bounds
+    from penstock.node.rpc.pool_endpoint import PoolEndpoint
+    from penstock.node.rpc.pool_link import PoolLink
     from penstock.node.rpc.tls import Tls
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
@@ -168,6 +171,22 @@ def agent(
             metavar="FILE", help="The CA that signs managers' certificates (default: --tls-ca)."
         ),
     ] = None,
+    card_python: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The Python interpreter for the cards of PyTorch programs, with penstock[torch] "
+            "(default: the one that runs the agent).",
+        ),
+    ] = None,
+    card_user: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The user of the cards of programs on other nodes, if the agent runs as root "
+            "(default: nobody).",
+        ),
+    ] = None,
     state_dir: StateDir = None,
 ) -> None:
     """Run the node agent: grant quotas and supervise tenants until SIGTERM or Ctrl-C.
@@ -179,6 +198,7 @@ def agent(
         return
     from penstock.cli.request import open_source
     from penstock.node.agent import Agent
+    from penstock.node.agent.card_options import checked_card_options
     from penstock.node.containers import Containers
     from penstock.node.rpc.pool_link import PoolLink
     from penstock.node.rpc.server import Server
@@ -188,9 +208,11 @@ def agent(
     log = log_as("penstock agent")
     tls = _tls(listen, tls_cert, tls_key, tls_ca)
     bounds = _bounds(measured, longest_grace, user_limit, user_tenants)
-    pool_files = (pool_cert or tls_cert, pool_key or tls_key, pool_ca or tls_ca)
-    endpoint = pool_endpoint(pool, *pool_files)
+    endpoint = pool_endpoint(pool, pool_cert or tls_cert, pool_key or tls_key, pool_ca or tls_ca)
     pool_choice = pool_options(pool, pool_devices, pool_tflops or [], pool_precision, pool_rates)
+    interpreter, card_uid = checked_card_options(
+        card_python, card_user, joins=endpoint is not None, listens=tls is not None
+    )
     # Before any thread starts, so that all threads inherit the mask.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     _allow_many_files()
@@ -210,6 +232,7 @@ def agent(
         report=log,
         watchdog=Watchdog(),
         pool=pool_choice,
+        card_python=interpreter,
     )
     one.start()
     try:
@@ -234,10 +257,10 @@ def agent(
             )
             _tell_start(log, rebooted, host_memory)
             if link is not None:
+                _serve_other_nodes(one, link, endpoint, tls, server.port, card_uid)
                 link.start()
             _notify("READY=1")
-            number = signal.sigwait(STOPPING)
-            log("stopping", signal=signal.Signals(number).name)
+            log("stopping", signal=signal.Signals(signal.sigwait(STOPPING)).name)
             _notify("STOPPING=1")
         finally:
             if link is not None:
@@ -245,6 +268,21 @@ def agent(
             server.stop()
     finally:
         one.stop()
+
+
+def _serve_other_nodes(
+    one: Agent,
+    link: PoolLink,
+    endpoint: PoolEndpoint | None,
+    tls: Tls | None,
+    port: int | None,
+    card_uid: int | None,
+) -> None:
+    """Lets agents of other nodes start cards here, if this agent listens for them."""
+    link.card_uid = card_uid
+    if tls is not None:
+        one.card_workers.host = host_for_others(tls.address, endpoint)
+        link.address = f"{one.card_workers.host}:{port}"
 
 
 def _allow_many_files() -> None:

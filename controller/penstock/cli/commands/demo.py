@@ -1,4 +1,4 @@
-"""`penstock demo`: three programs, one device, live table, verdict."""
+"""`penstock demo`: three programs, one device, live table, verdict; `demo card`: three cards."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,13 +19,19 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
+    from penstock.bench.card_demo import CardDemoReport
     from penstock.bench.demo import DemoReport, Outcome
+    from penstock.card.published import ProgramFigures
     from penstock.node.supervision.tenant_report import Row
 
 PLAIN_EVERY_S = 5.0
 
+app = typer.Typer(invoke_without_command=True)
 
+
+@app.callback()
 def demo(
+    context: typer.Context,
     seconds: Annotated[
         float,
         typer.Option(min=10, max=86400, callback=finite, help="How long the programs run."),
@@ -36,16 +43,20 @@ def demo(
 ) -> None:
     """Run three unmodified programs on one GPU under quotas. Exit code 0 if all stay within bounds.
 
-    Uses the real GPU if there is one, else a simulated H200.
+    Uses the real GPU if there is one, else a simulated H200. penstock demo card is the demo of the
+    virtual card.
     """
+    if context.invoked_subcommand is None:
+        _run_programs(seconds, simulate)
+
+
+def _run_programs(seconds: float, simulate: str | None) -> None:
     from rich.live import Live
 
     from penstock.bench.demo import run
     from penstock.cli.render.table import console
 
-    # Handle SIGTERM like Ctrl-C: end the programs and remove the folder before exiting.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+    _clean_up_on_signals()
     screen = console()
     screen.print(
         "Three unmodified programs share one GPU, each started by [bold]penstock run[/bold]:\n"
@@ -60,6 +71,86 @@ def demo(
         report = run(seconds=seconds, simulate=simulate, watch=_now_and_then(screen))
     _print_report(screen, report)
     sys.exit(0 if report.within_bounds else 1)
+
+
+@app.command("card")
+def card(
+    steps: Annotated[
+        int, typer.Option(min=10, max=10_000, help="Training steps on each device.")
+    ] = 60,
+    trace: Annotated[
+        Path, typer.Option(metavar="FILE", help="Where the trace for Perfetto is written.")
+    ] = Path("penstock-card-trace.json"),
+) -> None:
+    """Train a small network on three unlike cards as one PyTorch device, and on the CPU.
+
+    The cards are processes on this machine, of speeds 1, 2 and 4: the demo shows what the virtual
+    card does, and nothing of its speed. It needs torch: pip install 'penstock[torch]'. Exit code 0:
+    the losses are those of the CPU; 1: they are not; 2: torch is missing, or the program failed.
+    """
+    from penstock.bench.card_demo import CARDS, check_torch, run
+    from penstock.cli.render.table import console
+
+    check_torch()
+    _clean_up_on_signals()
+    screen = console()
+    screen.print(
+        "One PyTorch program trains a small network, first on the CPU and then on "
+        f'torch.device("penstock"),\nwhich is made of three unlike cards: PENSTOCK_CARD={CARDS}\n',
+        markup=False, highlight=False,
+    )  # fmt: skip
+    report = run(steps, trace, _figures_printed(screen))
+    _print_card_report(screen, report)
+    sys.exit(0 if report.is_equal else 1)
+
+
+def _figures_printed(screen: Console) -> Callable[[ProgramFigures], None]:
+    """Returns a function that shows now and then what `penstock card top` shows."""
+    from penstock.cli.render.card_screen import card_screen
+
+    due = time.monotonic()
+
+    def show(figures: ProgramFigures) -> None:
+        nonlocal due
+        if figures.operations_per_s and time.monotonic() >= due:
+            screen.print(f"$ penstock card top --once {figures.pid}", style="dim")
+            screen.print(card_screen([figures], [], width=min(screen.width, 140)))
+            screen.print()
+            due = time.monotonic() + PLAIN_EVERY_S
+
+    return show
+
+
+def _print_card_report(screen: Console, report: CardDemoReport) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("STEP", "LOSS ON THE CPU", "ON THREE CARDS", "DIFFERENCE"):
+        table.add_column(heading, justify="right")
+    for one in report.steps:
+        values = (f"{value:.6f}" for value in (one.cpu, one.cards))
+        table.add_row(str(one.step), *values, f"{abs(one.cpu - one.cards):.1e}")
+    screen.print(table)
+    if report.figures is not None:
+        for card in report.figures.cards:
+            screen.print(
+                f"card {card.name}: {100 * card.share:.0f} % of the rows, busy for "
+                f"{card.busy_s:.1f} s, waited {card.cards_s:.1f} s for other cards",
+                markup=False, highlight=False,
+            )  # fmt: skip
+    screen.print(
+        f"\n{report.trace}: {report.events} events; open it at https://ui.perfetto.dev",
+        markup=False, highlight=False,
+    )  # fmt: skip
+    words = "the losses are" if report.is_equal else "the losses are NOT"
+    screen.print(f"[bold]{words} those of the CPU[/bold]")
+
+
+def _clean_up_on_signals() -> None:
+    """Handles SIGTERM like Ctrl-C: the programs are ended and the folder removed before."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
 
 
 def _end(number: int, _frame: object) -> None:

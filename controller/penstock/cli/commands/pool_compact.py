@@ -46,9 +46,9 @@ def compact(
     """Move applications so that free blocks, and each application's blocks, lie together.
 
     Shows what each move costs: the memory that is copied, and how long the application stands
-    still; afterwards, how long it did. An application stays on its node, because released
-    memory cannot be restored on another one. It asks before applications stand still. The exit code
-    is 2 if a move failed.
+    still; afterwards, how long it did. A process stays on its node, because released memory cannot
+    be restored on another one; the cards of a virtual card may move to other nodes. It asks before
+    applications stand still. The exit code is 2 if a move failed.
     """
     with place_of(pool, pool_cert, pool_key, pool_ca, state_dir).connect(as_admin=True) as client:
         updates = list(client.compact(full=full, dry_run=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import socket
@@ -90,6 +91,12 @@ def serve(
     address = address_of(web, web_address, web_open)
     from penstock.devices.rates import PRECISIONS
     from penstock.model import PenstockError
+
+    if importlib.util.find_spec("sqlalchemy") is None:
+        raise PenstockError(
+            "penstock pool serve needs SQLAlchemy", "the extra `pool` is not installed",
+            "run pip install 'penstock[pool]'",
+        )  # fmt: skip
     from penstock.pool.rpc.server import PoolServer
     from penstock.pool.settings import Settings
     from penstock.scheduling.blocks.rules import Rules

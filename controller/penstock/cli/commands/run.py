@@ -41,8 +41,8 @@ def run(
         str,
         typer.Option(
             metavar="N",
-            help="Instead of --cores: claim N TFLOPS of this node's compute pool; for PyTorch they "
-            'are torch.device("penstock").',
+            help="Instead of --cores: claim N TFLOPS of the compute pool, on whichever nodes; a "
+            'PyTorch program has them as torch.device("penstock").',
         ),
     ] = "",
     priority: Priority = "0",
@@ -85,7 +85,7 @@ def run(
             "--simulate": simulate, "--oversubscribe": oversubscribe, "--no-agent": no_agent,
         }  # fmt: skip
         _refuse_with_tflops(tflops, [option for option, value in given.items() if value])
-        claim = claim_of(tflops, priority, wait, memory, kind, "node", None, name)
+        claim = claim_of(tflops, priority, wait, memory, kind, "pool", None, name)
         run_in_pool(claim, command, state_dir, quiet=quiet)
     loaded = chosen_policy(policy, command[0], memory, cores)
     if not quiet:

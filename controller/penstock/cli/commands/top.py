@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import select
 import signal
 import sys
 import time
@@ -22,16 +19,15 @@ from penstock.cli.options import (
     WebOpen,
     finite,
 )
+from penstock.cli.render.live import ENDING, show
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
+    from rich.console import RenderableType
 
-    from penstock.cli.render.feed import Feed
+    from penstock.cli.render.feed import Feed, Picture
     from penstock.web.address import Address
 
 HELP = "q quits, c m n sort"
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ORDER_OF = {"c": "cores", "m": "memory", "n": "name"}
 
 
@@ -75,7 +71,7 @@ def top(
             page = console()
             page.print(screen(feed.picture(), width=page.width))
         else:
-            _show(feed, interval)
+            show(_FeedView(feed), interval)
     finally:
         feed.close()
 
@@ -106,80 +102,23 @@ def _print_data(feed: Feed, output: Output, interval_s: float, *, watch: bool) -
         time.sleep(interval_s)
 
 
-def _show(feed: Feed, interval_s: float) -> None:
-    """Draws until q, Ctrl-C or a signal; restores the terminal afterwards, and also on Ctrl-Z."""
-    asked: list[int] = []
+class _FeedView:
+    """The snapshots of a feed; keys choose the order."""
 
-    def ask(number: int, _frame: FrameType | None) -> None:
-        asked.append(number)
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._picture: Picture | None = None
+        self._order = "cores"
 
-    for size in ("COLUMNS", "LINES"):  # a shell may export an outdated terminal size
-        os.environ.pop(size, None)
-    for number in (*ENDING, signal.SIGTSTP, signal.SIGWINCH):
-        signal.signal(number, ask)
-    order = "cores"
-    while True:
-        order = _draw(feed, interval_s, order, asked)
-        if any(number in ENDING for number in asked):
-            first = next(number for number in asked if number in ENDING)
-            if first != signal.SIGINT:
-                sys.exit(128 + first)
-            return
-        if signal.SIGTSTP not in asked:
-            return
-        asked.clear()
-        os.kill(os.getpid(), signal.SIGSTOP)  # the process stops here until `fg`
+    def refresh(self) -> None:
+        self._picture = self._feed.picture()
 
+    def draw(self, width: int, height: int) -> RenderableType:
+        from penstock.cli.render.screen import screen
 
-def _draw(feed: Feed, interval_s: float, order: str, asked: list[int]) -> str:
-    """Draws until q or a signal other than SIGWINCH; returns the last sort order."""
-    from rich.live import Live
+        if self._picture is None:
+            return ""
+        return screen(self._picture, width=width, height=height, order=self._order, help_=HELP)
 
-    from penstock.cli.render.screen import screen
-    from penstock.cli.render.table import console
-
-    with _keys() as keys, Live(console=console(), screen=True, auto_refresh=False) as live:
-        picture, due = feed.picture(), time.monotonic() + interval_s
-        while True:
-            size = live.console.size
-            live.update(
-                screen(picture, width=size.width, height=size.height, order=order, help_=HELP),
-                refresh=True,
-            )
-            ready, _, _ = select.select(keys, [], [], max(0.0, due - time.monotonic()))
-            for descriptor in ready:
-                typed = os.read(descriptor, 64).decode(errors="replace")
-                if descriptor != sys.stdin.fileno():
-                    continue  # a signal interrupted the wait
-                if "q" in typed.lower() or not typed:
-                    return order
-                order = next((ORDER_OF[key] for key in typed if key in ORDER_OF), order)
-            if any(number != signal.SIGWINCH for number in asked):
-                return order
-            asked.clear()
-            if time.monotonic() >= due:
-                picture, due = feed.picture(), time.monotonic() + interval_s
-
-
-@contextlib.contextmanager
-def _keys() -> Iterator[list[int]]:
-    """Descriptors to wait on: one for signals, and stdin for single keys if it is a terminal."""
-    import termios
-    import tty
-
-    wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    before = signal.set_wakeup_fd(woken)
-    settings = None
-    try:
-        watched = [wake]
-        if sys.stdin is not None and sys.stdin.isatty():
-            settings = termios.tcgetattr(sys.stdin)
-            tty.setcbreak(sys.stdin)
-            watched.append(sys.stdin.fileno())
-        yield watched
-    finally:
-        if settings is not None:
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, settings)
-        signal.set_wakeup_fd(before)
-        os.close(wake)
-        os.close(woken)
+    def typed(self, keys: str) -> None:
+        self._order = next((ORDER_OF[key] for key in keys if key in ORDER_OF), self._order)

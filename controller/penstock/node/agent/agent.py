@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import sys
 from typing import TYPE_CHECKING
 
 from penstock.node.agent.agent_lock import node_lock, take_node
+from penstock.node.agent.card_workers import CardWorkers
 from penstock.node.agent.container_offers import ContainerOffers
 from penstock.node.agent.device_task import DeviceTask
 from penstock.node.agent.enforcement_task import EnforcementTask
@@ -69,6 +71,7 @@ class Agent:
         watchdog: Callable[[int], bool],  # periodic task that runs after all others
         host_memory_bytes: int | None = None,  # for released memory; None for what can be spared
         pool: PoolOptions | None = None,  # None if the node is in no compute pool
+        card_python: str = sys.executable,  # an interpreter that has torch
     ) -> None:
         """Creates the parts. Raises `PenstockError` if another process uses `meter_directory`."""
         node = self.node = Node(name or socket.gethostname(), state, source, enforces)
@@ -106,6 +109,7 @@ class Agent:
         )
         self.orders = Orders(node, bounds, registry, enforcer, revocations, releases, report)
         # The compute pool.
+        self.card_workers = CardWorkers(node, registry, card_python)
         self.pool_member: PoolMember | None = None
         if pool is not None:
             self.pool_devices = PoolDevices(node, registry, devices, pool)
@@ -114,7 +118,7 @@ class Agent:
                 registry,
                 PoolMembership(node, registry),
                 self.pool_devices,
-                PoolSteps(registry, self.grant_order, self.orders),
+                PoolSteps(registry, self.grant_order, self.orders, self.card_workers),
                 PoolLiveness(self.pool_holders, enforcer),
                 report=report,
             )

@@ -84,9 +84,9 @@ def _taken(grant: Grant) -> str:
 
 def _is_same_holder(part: Part, grant: Grant) -> bool:
     """A user must not get a tenant whose processes and files are another user's."""
-    if part.uid is None and grant.uid is None:
-        return part.user == grant.user
-    return part.uid == grant.uid
+    if part.uid is None and part.user != grant.user:
+        return False
+    return part.process_uid == grant.uid
 
 
 def _suspended(part: Part, there: There) -> Step:

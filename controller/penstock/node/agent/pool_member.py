@@ -202,10 +202,12 @@ class PoolMember:
         tenants: Mapping[str, ManagedTenant],
     ) -> None:
         """Closes the gates of those to be suspended, then starts all steps, urgent ones first."""
-        for need, name in steps:
-            if need == "suspend" and not self._works[name].problem:
-                close_gate(tenants[name])
         wanted = {part.application: part for part in orders.parts} if orders else {}
+        for need, name in steps:
+            # The program of a virtual card takes its data from its cards first.
+            is_spread = name in wanted and wanted[name].is_spread
+            if need == "suspend" and not is_spread and not self._works[name].problem:
+                close_gate(tenants[name])
         graces_ns = orders.graces_ns if orders else {}
         for need, name in sorted(steps, key=lambda one: one[0] not in URGENT):
             self._start(need, name, wanted.get(name), graces_ns.get(name))

@@ -41,6 +41,8 @@ class Part:
     command: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     claimed_ns: int = 0  # when, by the pool's clock; 0: its manager does not tell
+    is_spread: bool = False  # it may lie across nodes: its processes here are cards
+    process_uid: int | None = None  # the user of its processes here; None: any
 
     def check(self) -> None:
         """Raises `PenstockError` if the order cannot be meant."""

@@ -19,6 +19,7 @@ from penstock.node.tenants.tenant import open_quota
 from penstock_shim.pages import PageError
 
 if TYPE_CHECKING:
+    from penstock.node.agent.card_workers import CardWorkers
     from penstock.node.agent.grant_order import GrantOrder
     from penstock.node.agent.managed_tenant import ManagedTenant
     from penstock.node.agent.orders import Orders
@@ -58,6 +59,7 @@ class PoolSteps:
     registry: TenantRegistry
     grant_order: GrantOrder
     orders: Orders
+    cards: CardWorkers
 
     def carry_out(
         self, need: Need, name: str, part: Part | None, pool: str, grace_ns: int | None = None
@@ -69,6 +71,8 @@ class PoolSteps:
             OSError: a file of the tenant cannot be written.
         """
         if need == "end":
+            if part is not None and part.is_spread:  # it is to have other devices
+                self.cards.wait_until_left(self.registry.managed(name))
             grace_ns = DEFAULT_GRACE_NS if grace_ns is None else grace_ns
             self.orders.begin_revocation(name, grace_ns, POOL, ENDED)
         if part is None:
@@ -78,6 +82,8 @@ class PoolSteps:
         elif need in {"shrink", "grow"}:
             self._resize(part)
         elif need == "suspend":
+            if part.is_spread:
+                self.cards.wait_until_left(self.registry.managed(name))
             reason = "more urgent work needs its blocks"
             self.orders.suspend(name, POOL, reason, release_memory=True)
         elif need == "resume":
@@ -126,7 +132,7 @@ def _request(part: Part, pool: str) -> Request:
         cores_permille=[share.cores_permille for share in part.shares],
         mode=part.mode,
         user=part.user,
-        uid=part.uid,
+        uid=part.process_uid,
         lifetime="until-revoked",
         labels=labels,
         request_id=f"pool:{pool}:{part.application}:{part.claimed_ns}",

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from penstock.node.agent.person import People
     from penstock.node.tenants.grant import Grant
 
+NODE = "penstock:node:"  # begins the name in a node's certificate
+
 
 @dataclass(frozen=True)
 class Principal:
@@ -22,7 +24,7 @@ class Principal:
     name: str  # the user or certificate, as named in records
     uid: int | None  # on this machine; None if remote
     pid: int | None  # of the calling process; None if remote
-    is_admin: bool  # true for root, the agent's user, and certificates of the CA
+    is_admin: bool  # true for root, the agent's user, and certificates of the CA but nodes'
     owner_uid: int | None = None  # the person whose limits apply to a local user (see `person`)
     process: Watched | None = field(default=None, compare=False)  # process `pid`, while alive
     is_pool: bool = False  # the manager of the node's compute pool, through the agent itself
@@ -43,8 +45,8 @@ class Principal:
 
     @classmethod
     def remote(cls, name: str) -> Principal:
-        """The holder of the certificate with that name."""
-        return cls(name, None, None, is_admin=True)
+        """The holder of the certificate with that name; other nodes may order nothing here."""
+        return cls(name, None, None, is_admin=not name.startswith(NODE))
 
     @classmethod
     def pool(cls) -> Principal:

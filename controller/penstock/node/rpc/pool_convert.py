@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 MOST_USER = 256  # characters
 
 
-def report_to(state: NodeState, node: str, version: str) -> pb.NodeReport:
-    """The node's report as a message."""
+def report_to(state: NodeState, node: str, version: str, address: str = "") -> pb.NodeReport:
+    """The node's report as a message. `address`: of its agent, for other nodes."""
     message = pb.NodeReport(
         node=node,
         version=version,
+        address=address,
         pool=state.pool,
         term=state.term,
         seen=state.seen,
@@ -57,15 +58,19 @@ def report_to(state: NodeState, node: str, version: str) -> pb.NodeReport:
     return message
 
 
-def orders_of(message: pb.NodeOrders) -> PoolOrders:
-    """The orders in a message. Raises `PenstockError` if they cannot be meant."""
+def orders_of(message: pb.NodeOrders, card_uid: int | None = None) -> PoolOrders:
+    """The orders in a message. `card_uid`: the user of cards whose programs are on other nodes.
+
+    Raises:
+        PenstockError: they cannot be meant.
+    """
     if len(message.parts) > MOST_PARTS:
         raise PenstockError(
             f"a list of {len(message.parts)} applications for one node was refused",
             f"a node takes at most {MOST_PARTS}",
             "see what answers at the address of --pool",
         )
-    parts = tuple(_part_of(one) for one in message.parts)
+    parts = tuple(_part_of(one, card_uid) for one in message.parts)
     if len({part.application for part in parts}) != len(parts):
         raise PenstockError(
             "a list of orders was refused", "it names an application twice",
@@ -86,8 +91,10 @@ def _graces_of(message: pb.NodeOrders) -> dict[str, int]:
     return graces
 
 
-def _part_of(message: pb.PartOrder) -> Part:
+def _part_of(message: pb.PartOrder, card_uid: int | None) -> Part:
     check_labels(message.labels)
+    is_spread = message.span == pb.SPAN_POOL
+    uid = message.uid if message.HasField("uid") else None
     return Part(
         application=message.application,
         revision=message.revision,
@@ -97,9 +104,11 @@ def _part_of(message: pb.PartOrder) -> Part:
             for one in message.shares
         ),
         user=message.user[:MOST_USER],
-        uid=message.uid if message.HasField("uid") else None,
+        uid=uid,
         mode=MODES.get(message.mode, DEFAULT_MODE),
         command=tuple(shortened(message.command, KEPT_COMMAND_BYTES)),
         labels=dict(message.labels),
         claimed_ns=message.claimed.ToNanoseconds() if message.HasField("claimed") else 0,
+        is_spread=is_spread,
+        process_uid=card_uid if uid is None and is_spread else uid,
     )

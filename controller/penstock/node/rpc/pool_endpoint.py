@@ -47,8 +47,10 @@ class PoolEndpoint:
         if any(not _is_path(address) for address in self.addresses):
             self._files()
 
-    def channel(self, address: str) -> grpc.aio.Channel:
+    def channel(self, address: str, name: str = "") -> grpc.aio.Channel:
         """A channel to one manager; the files are read anew, since certificates are renewed.
+
+        `name`: of the certificate there; empty: that of its host.
 
         Raises:
             PenstockError: a file cannot be read, or the socket is another user's.
@@ -60,7 +62,8 @@ class PoolEndpoint:
             return grpc.aio.insecure_channel(f"unix:{Path(address).absolute()}", options)
         certificate, key, authority = self._files()
         credentials = grpc.ssl_channel_credentials(authority, key, certificate)
-        return grpc.aio.secure_channel(address, credentials, OPTIONS)
+        named = [("grpc.ssl_target_name_override", name)] if name else []
+        return grpc.aio.secure_channel(address, credentials, [*OPTIONS, *named])
 
     def _files(self) -> tuple[bytes, bytes, bytes]:
         if self.certificate is None or self.key is None or self.authority is None:

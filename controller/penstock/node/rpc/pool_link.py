@@ -54,6 +54,8 @@ class PoolLink:
         self._endpoint = endpoint
         self._node = node
         self._report = report
+        self.address = ""  # of the agent for other nodes: HOST:PORT
+        self.card_uid: int | None = None  # the user of cards whose programs are on other nodes
         self._loop = asyncio.new_event_loop()
         self._changed = asyncio.Event()
         self._heard_s = 0.0
@@ -162,7 +164,7 @@ class PoolLink:
                 f"the manager at {address} refuses this node", message.reason[:1000],
                 "see penstock pool status, and the options of penstock agent", reason="not-allowed",
             )  # fmt: skip
-        orders = orders_of(message)
+        orders = orders_of(message, self.card_uid)
         await asyncio.to_thread(self._member.take, orders)
         if self._joined != address:
             self._joined, self._logged = address, None
@@ -171,7 +173,7 @@ class PoolLink:
     async def _write(self, call: Any) -> None:  # noqa: ANN401 - grpc's call
         while True:
             self._changed.clear()
-            report = report_to(self._member.state(), self._node, __version__)
+            report = report_to(self._member.state(), self._node, __version__, self.address)
             await asyncio.wait_for(call.write(report), WRITES_WITHIN_S)
             await asyncio.sleep(LEAST_REPORT_GAP_S)
             with contextlib.suppress(asyncio.TimeoutError):

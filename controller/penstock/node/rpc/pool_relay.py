@@ -177,9 +177,9 @@ class PoolRelay(pool_pb2_grpc.PoolServicer):
             for check in checks:
                 check()
             with self._calls.one(caller, as_kind):
-                stub = await self._stub(min(left_s, AWAITS_MANAGER_S))
+                stub = await self.stub(min(left_s, AWAITS_MANAGER_S))
                 answer = await getattr(stub, method)(
-                    request, timeout=left_s, metadata=_metadata(caller)
+                    request, timeout=left_s, metadata=caller_metadata(caller)
                 )
         except PenstockError as error:
             await abort(context, error)
@@ -195,9 +195,9 @@ class PoolRelay(pool_pb2_grpc.PoolServicer):
         """Passes a stream on; when the caller goes away, the manager learns it at once."""
         call = None
         try:
-            stub = await self._stub(AWAITS_MANAGER_S)
+            stub = await self.stub(AWAITS_MANAGER_S)
             left_s = context.time_remaining()
-            call = getattr(stub, method)(request, metadata=_metadata(caller), timeout=left_s)
+            call = getattr(stub, method)(request, metadata=caller_metadata(caller), timeout=left_s)
             async for update in call:
                 yield update
         except PenstockError as error:
@@ -219,7 +219,7 @@ class PoolRelay(pool_pb2_grpc.PoolServicer):
         found = error_of(error, "the pool's manager")
         await context.abort(error.code(), str(found), ())
 
-    async def _stub(self, wait_s: float) -> Any:  # noqa: ANN401 - generated
+    async def stub(self, wait_s: float) -> Any:  # noqa: ANN401 - generated
         """The manager that the node has joined. Raises `PenstockError` if there is none."""
         if self._link is None or self._endpoint is None:
             raise PenstockError(
@@ -302,7 +302,7 @@ def _deadline_s(context: Context) -> float:
     return min(left_s, ANSWERS_WITHIN_S)
 
 
-def _metadata(caller: Principal) -> tuple[tuple[str, bytes]]:
+def caller_metadata(caller: Principal) -> tuple[tuple[str, bytes]]:
     """Who calls. What the caller itself has sent as metadata is never passed on."""
     relayed = pb.RelayedCaller(user=caller.name, uid=caller.uid or 0)
     return ((CALLER, relayed.SerializeToString()),)

@@ -13,11 +13,19 @@ from grpc_reflection.v1alpha import reflection
 
 from penstock.node.agent import Principal
 from penstock.node.rpc.call_limits import MOST_CALLS, Calls, Streams
+from penstock.node.rpc.card_service import CardService
 from penstock.node.rpc.peer_socket import PeerSocket
 from penstock.node.rpc.pool_relay import PoolRelay
 from penstock.node.rpc.service import AgentService
 from penstock.node.rpc.tls import Tls, name_of
-from penstock_api.v1 import agent_pb2, agent_pb2_grpc, pool_pb2, pool_pb2_grpc
+from penstock_api.v1 import (
+    agent_pb2,
+    agent_pb2_grpc,
+    cards_pb2,
+    cards_pb2_grpc,
+    pool_pb2,
+    pool_pb2_grpc,
+)
 
 if TYPE_CHECKING:
     from penstock.node.agent import Agent
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.node.rpc.pool_link import PoolLink
 
 POOL_SERVICE = pool_pb2.DESCRIPTOR.services_by_name["Pool"].full_name
+CARD_SERVICE = cards_pb2.DESCRIPTOR.services_by_name["Cards"].full_name
 SERVICE = agent_pb2.DESCRIPTOR.services_by_name["Agent"].full_name
 STOP_S = 2.0  # how long calls in progress may take to end
 EVERYBODY, OWNER = 0o666, 0o600
@@ -87,9 +96,12 @@ class Server:
         agent_pb2_grpc.add_AgentServicer_to_server(service, server)  # type: ignore[no-untyped-call]
         self._relay = PoolRelay(self._agent, *self._pool, self._identify, calls)
         pool_pb2_grpc.add_PoolServicer_to_server(self._relay, server)  # type: ignore[no-untyped-call]
+        cards = CardService(self._agent, self._relay, self._pool[1], self._identify, calls)
+        cards_pb2_grpc.add_CardsServicer_to_server(cards, server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(
-            (SERVICE, POOL_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+            (SERVICE, POOL_SERVICE, CARD_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME),
+            server,
         )
         self._inside.mkdir(mode=0o700, exist_ok=True)
         inner = self._inside / "grpc.sock"

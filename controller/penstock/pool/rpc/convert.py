@@ -61,8 +61,10 @@ def asked_of(message: pb.AcquireRequest) -> Asked:
     _within("wait", wait_ns, 0, MOST_WAIT_NS)
     if message.span not in SPANS:
         raise _invalid("span", message.span, f"one of {sorted(SPANS)}")
+    # What is bound to one node is no virtual card, which the pool may move elsewhere.
+    span = "node" if message.node and SPANS[message.span] == "pool" else SPANS[message.span]
     claim = Claim(
-        message.blocks, message.priority, memory, message.kind, SPANS[message.span], message.node
+        message.blocks, message.priority, memory, message.kind, span, message.node
     )  # fmt: skip
     return Asked(
         claim,
@@ -111,6 +113,7 @@ def report_of(message: pb.NodeReport) -> Report:
         message.seen,
         frozenset(message.alive),
         message.precision[:MOST_WORD],
+        message.address[:MOST_WORD],
     )
 
 
@@ -125,6 +128,7 @@ def orders_to(orders: Orders) -> pb.NodeOrders:
             application=part.application, revision=part.revision, suspended=part.is_suspended,
             user=part.user, command=part.command, labels=part.labels,
             mode=MODE_NUMBERS.get(part.mode, agent_pb2.MODE_UNSPECIFIED),
+            span=SPAN_NUMBERS[part.span],
         )  # fmt: skip
         if part.uid is not None:
             added.uid = part.uid

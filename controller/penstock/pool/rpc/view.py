@@ -77,6 +77,8 @@ def application(manager: Manager, one: Holding) -> pb.Application:
     core = registry.pool.applications.get(one.name)
     # Those that suspend for it hold its blocks until they have.
     runs = core.runs if core is not None and core.phase != "starting" else ()
+    if core is not None and one.ordered_blocks and core.claim.span == "pool":
+        runs = one.placed  # a virtual card leaves what it is to lose before that is taken back
     message = pb.Application(
         name=one.name, owner=one.owner, phase=phase_of(one), reason=_reason(manager, one),
         asked_blocks=core.claim.blocks if core else one.asked_blocks,
@@ -94,6 +96,7 @@ def application(manager: Manager, one: Holding) -> pb.Application:
             device_index=indexes.get(part.card.uuid, part.at), first=first,
             last=first + part.blocks - 1, cores_permille=part.cores_permille,
             memory_bytes=claim.memory_of(part.card, part.blocks),  # type: ignore[union-attr]
+            address=link.address if link else "",
         )  # fmt: skip
     for node in one.nodes:
         link = manager.nodes.known(node)

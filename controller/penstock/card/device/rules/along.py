@@ -17,6 +17,8 @@ from penstock.card.device.rules.offers import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.card.device.operand import Operand
+
 # Results have the shape of the first argument, or differ from it along the dimension alone.
 ALONG_DIM = {
     "_softmax": ("self",), "_log_softmax": ("self",), "_safe_softmax": ("self",),
@@ -27,8 +29,7 @@ ALONG_DIM = {
     "flip": ("self",), "roll": ("self",), "gather": ("self", "index"),
     "index_select": ("self",), "scatter": ("self", "index", "src"),
     "scatter_add": ("self", "index", "src"), "cummax": ("self",), "cummin": ("self",),
-    "diff": ("self",), "renorm": (), "value_selecting_reduction_backward": (),
-}  # fmt: skip
+    "diff": ("self",), }  # fmt: skip
 DIM_NAMES = ("dim", "dims")
 
 
@@ -75,6 +76,8 @@ def reduction(question: Question) -> Iterator[Decision]:
         yield decide(question, {0: own.cut}, [Cut(dim, own.cut.rows)])
     elif own.cut is not None and short == "sum":
         yield decide(question, {0: own.cut}, [PARTIAL])
+    elif own.cut is not None and short == "linalg_vector_norm" and len(dims) == own.rank:
+        yield from _norm(question, [own], "penstock::norm")
     elif own.cut is not None and short == "mean":
         yield _mean(question, own.cut, dims)
     if own.layout is PARTIAL and short in {"sum", "mean"} and _is_real(question):
@@ -88,6 +91,22 @@ def _mean(question: Question, cut: Cut, dims: set[int]) -> Decision:
         count *= own.size[dim]
     replaced: dict[str, Any] = {"count": [count for _ in cards]}
     return decide(question, {0: cut}, [PARTIAL], replaced, "penstock::mean")
+
+
+def norms(question: Question) -> Iterator[Decision]:
+    """_foreach_norm: the norms of the cards' rows have the norm of the whole."""
+    yield from _norm(question, question.operands, "penstock::foreach_norm")
+
+
+def _norm(question: Question, own: list[Operand], name: str) -> Iterator[Decision]:
+    is_alike = len({one.dtype for one in own}) == 1 and _is_real(question)
+    if not is_alike or question.named["dtype"] is not None:
+        return
+    uses = {one.index: one.cut for one in own if one.cut is not None}
+    is_split = [one.cut is not None for one in own]
+    replaced = {"is_split": [is_split for _ in range(question.cards)]}
+    if uses:
+        yield decide(question, dict(uses), [WHOLE], replaced, name)
 
 
 def _is_real(question: Question) -> bool:
@@ -153,6 +172,16 @@ def joined(question: Question) -> Iterator[Decision]:
             yield decide(question, {other.index: one.cut for other in question.operands}, [one.cut])
 
 
+def stacked(question: Question) -> Iterator[Decision]:
+    """stack: split along any dimension of the tensors; the new one lies behind it."""
+    for one in question.operands:
+        if one.cut is None:
+            continue
+        dim = normal_dim(question.named.get("dim", 0), one.rank + 1)
+        cut = Cut(one.cut.dim + (one.cut.dim >= dim), one.cut.rows)
+        yield decide(question, {other.index: one.cut for other in question.operands}, [cut])
+
+
 def padded(question: Question) -> Iterator[Decision]:
     """constant_pad_nd: split along a dimension that gets no padding."""
     own = question.operands[0]
@@ -188,7 +217,8 @@ def each_by_itself(question: Question) -> Iterator[Decision]:
             if cut is not None and not _is_scalar(one):
                 uses[one.index] = cut
         results.append(cut if cut is not None else WHOLE)
-    if uses and (not question.results or len(question.results) == len(results)):
+    made = [one for one in question.results if one is not None]
+    if uses and len(made) in {0, len(results)}:
         yield decide(question, uses, results or [WHOLE])
 
 

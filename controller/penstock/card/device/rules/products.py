@@ -29,8 +29,9 @@ def product(question: Question) -> Iterator[Decision]:
         return
     inner = left.rank - 1
     yield from _by_rows(question, added, left, right)
+    # Parameters that are kept in parts are fetched: what they multiply is split by the batch.
     offered = {one.cut.rows for one, dim in ((left, inner), (right, right.rank - 2))
-               if one.cut is not None and one.cut.dim == dim}  # fmt: skip
+               if one.cut is not None and one.cut.dim == dim and not one.is_shard}  # fmt: skip
     if added is None:
         for rows in offered:
             uses: dict[int, Use] = {left.index: Cut(inner, rows),
@@ -62,14 +63,10 @@ def _by_rows(
     for one in (left, right if is_stack else left):
         if one.cut is not None and one.cut.dim == 0 and one.cut.rows not in offers:
             offers.append(one.cut.rows)
-    if (
-        not offers
-        and left.cut is None
-        and right.cut is None
-        and _work(left, right) >= (question.least_work)
-        and left.layout is not PARTIAL
-        and right.layout is not PARTIAL
-    ):
+    is_split = any(one.cut is not None and not one.is_shard for one in (left, right))
+    is_sum = left.layout is PARTIAL or right.layout is PARTIAL
+    is_worth_it = _work(left, right) >= question.least_work
+    if not offers and not is_split and not is_sum and is_worth_it:
         rows = fresh_rows(left, 0, question.speeds)
         offers = [rows] if rows is not None else []
     for rows in offers:

@@ -1,0 +1,109 @@
+"""`penstock card`: programs that use a virtual card, and what their cards do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.options import finite
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from penstock.card.published import ProgramFigures
+
+HELP = "q quits"
+
+app = typer.Typer(
+    help="Programs that use a virtual card: see what their cards do.", no_args_is_help=True
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Programs that use a virtual card: see what their cards do."""
+
+
+@app.command()
+def top(
+    pid: Annotated[
+        int | None, typer.Argument(metavar="[PID]", min=1, help="Show this program alone.")
+    ] = None,
+    interval: Annotated[
+        float,
+        typer.Option(min=0.1, max=86400, callback=finite, help="Seconds between updates."),
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one snapshot as JSON and exit.")
+    ] = False,
+) -> None:
+    """Show programs that use a virtual card, live: shares, waits, bytes, slow lines. q quits.
+
+    Root sees the programs of all users, others their own. For each card: SHARE is its part of the
+    rows of what is split, by its speed, and WORK its part of the busy time of all cards in the last
+    second. BUSY, CARDS and PROGRAM are the parts of that second in which it worked, exchanged data
+    with other cards or waited for them, and waited for the program. UP, DOWN, GATHERED and SUMMED
+    are bytes since the start.
+
+    Below are the lines of the program that cost most: gathers (cards exchange their parts of a
+    tensor), downloads, results whose shape depends on data, and plans for new shapes. With PID,
+    the exit code is 2 if no such program is found.
+    """
+    view = _View(pid)
+    view.refresh()
+    if as_json:
+        print(json.dumps([asdict(one) for one in view.programs], indent=2, allow_nan=False))
+        for problem in view.problems:
+            print(f"penstock: {problem}", file=sys.stderr)
+    elif once or not sys.stdout.isatty():
+        from penstock.cli.render.card_screen import card_screen
+        from penstock.cli.render.table import console
+
+        page = console()
+        page.print(card_screen(view.programs, view.problems, width=page.width))
+    else:
+        from penstock.cli.render.live import show
+
+        show(view, interval)
+
+
+class _View:
+    """All programs of this user, or one of them."""
+
+    def __init__(self, pid: int | None) -> None:
+        self._pid = pid
+        self.programs: list[ProgramFigures] = []
+        self.problems: list[str] = []
+
+    def refresh(self) -> None:
+        """Reads what programs publish. Raises `PenstockError` if the wanted one is not there."""
+        from penstock.card.published import read_all
+        from penstock.model import PenstockError
+
+        self.programs, self.problems = read_all()
+        if self._pid is None:
+            return
+        found = [one for one in self.programs if one.pid == self._pid]
+        if not found:
+            others = ", ".join(str(one.pid) for one in self.programs)
+            raise PenstockError(
+                f"process {self._pid} is no program that uses a virtual card",
+                f"such programs are: {others}" if others else "there is none of this user",
+                "start it with PENSTOCK_CARD or penstock run --tflops; it is shown from its first "
+                "operation on",
+            )  # fmt: skip
+        self.programs = found
+
+    def draw(self, width: int, height: int) -> RenderableType:
+        """See `penstock.cli.render.live.View`."""
+        from penstock.cli.render.card_screen import card_screen
+
+        return card_screen(self.programs, self.problems, width=width, height=height, help_=HELP)
+
+    def typed(self, keys: str) -> None:
+        """No other key does anything."""
