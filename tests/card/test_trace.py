@@ -270,8 +270,7 @@ def test_on_a_full_disk_the_program_is_warned_and_goes_on(cards, tmp_path):
     try:
         with pytest.warns(PenstockCardWarning, match="ends here: No space left"):
             assert program() == 4
-        text = (small / "trace.json").read_text()
-        assert json.loads(text.rstrip().rstrip(",") + "]")  # whole lines alone
+        assert json.loads((small / "trace.json").read_text())
         assert torch.ones(4, device="penstock").sum().item() == 4
     finally:
         subprocess.run(["umount", str(small)], check=True)
@@ -286,8 +285,7 @@ def test_a_file_that_gets_too_large_is_ended_with_whole_lines(tmp_path, monkeypa
         file.add(Event(1, 1, "aten::add", i * 10, 5, 8))
     file.close()
     assert "trace fewer steps" in told[0]
-    text = (tmp_path / "trace.json").read_text()
-    assert len(json.loads(text + "]")) == 10_000
+    assert len(json.loads((tmp_path / "trace.json").read_text())) == 10_000
 
 
 def test_events_that_come_faster_than_they_are_written_are_left_out(tmp_path, monkeypatch):

@@ -83,7 +83,7 @@ def test_a_throughput_is_a_step_time_by_the_samples_of_a_step():
         (lambda: added_memory(1, -0.1), "headroom"),
         (lambda: added_memory(1, float("inf")), "headroom"),
         (lambda: parse_input("32x"), "32x3x224x224"),
-        (lambda: parse_input("0x3"), "above 0"),
+        (lambda: parse_input("0x3"), "from 1 to 1099511627776"),
         (lambda: parse_input("x".join("1" * 17)), "16 sizes"),
         (lambda: parse_input("9999999999999999x1"), "--input"),
         (lambda: parse_input("int46:8"), "did you mean int64?"),

@@ -119,6 +119,9 @@ def test_a_duration_without_a_valid_unit_is_refused(text):
 def test_a_bare_number_is_answered_with_the_seconds_that_were_meant():
     with pytest.raises(QuantityError, match="did you mean 5s"):
         parse_duration_ns("5")
+    with pytest.raises(QuantityError, match="no unit") as zero:
+        parse_duration_ns("0")
+    assert "did you mean" not in str(zero.value)
 
 
 def test_tflops_become_cores_rounded_up_to_whole_percents():

@@ -109,8 +109,7 @@ def test_a_program_that_is_killed_gives_its_blocks_and_its_cards_back(real, torc
     wait_until(lambda: not cards_of(real), 30)
 
 
-def test_a_program_whose_blocks_are_released_is_told_why_its_device_has_gone(real, torch_python):
-    code = """
+LOOP = """
 import time, torch
 own = torch.ones(9, device="penstock")
 print(own.sum().item(), flush=True)
@@ -119,9 +118,35 @@ while True:
     own.sum().item()
     time.sleep(0.05)
 """
+
+
+def test_a_program_whose_card_is_killed_is_told_where_it_is_said_how(real, torch_python):
     command = [sys.executable, "-m", "penstock", "run", "--tflops", "50", "--name", "train", "--"]
     process = subprocess.Popen(
-        [*command, torch_python, "-c", code], env=real.environment, text=True,
+        [*command, torch_python, "-c", LOOP], env=real.environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    real.started.append(process)
+    assert process.stdout.readline() == "9.0\n"
+    (worker,) = cards_of(real)
+    os.kill(worker, signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    last = next(line for line in errors.splitlines() if "CardError" in line)
+    assert f"pid {worker}) is gone: its connection ended" in last
+    assert "how its worker ended: penstock events train on node " in last
+    said = subprocess.run(
+        [sys.executable, "-m", "penstock", "events", "train"], env=real.environment, text=True,
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert "card-ended" in said.stdout, said.stderr
+    assert "the worker of its card was killed by signal 9" in said.stdout
+
+
+def test_a_program_whose_blocks_are_released_is_told_why_its_device_has_gone(real, torch_python):
+    command = [sys.executable, "-m", "penstock", "run", "--tflops", "50", "--name", "train", "--"]
+    process = subprocess.Popen(
+        [*command, torch_python, "-c", LOOP], env=real.environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     real.started.append(process)

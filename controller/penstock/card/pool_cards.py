@@ -57,6 +57,7 @@ class PoolCard:
         link = CardLink(
             name, _endpoint(told["address"], identities[_PROGRAM]), agreement, kinds=KINDS,
             on_event=on.event, on_fault=on.fault, on_end=on.end,
+            log=f"penstock events {application.name} on node {self.node}",
         )  # fmt: skip
         # A processor that stands in for a device does not have its speed.
         speed = float(self.blocks) if told["is_stand_in"] else None

@@ -6,6 +6,7 @@ a file that was cut off by a crash can be read.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -111,6 +112,8 @@ class TraceFile:
 
     def _fail(self, why: str) -> None:
         self._waiting.clear()
+        with contextlib.suppress(OSError):  # what was cut off has left room for the bracket
+            os.write(self._descriptor, b"[\n]\n" if self._is_first else b"\n]\n")
         self.on_problem(f"the trace {self._file} ends here: {why}")
 
     def _write(self) -> None:
@@ -134,7 +137,10 @@ class TraceFile:
                 done += os.write(self._descriptor, body[done:])
         except OSError:
             whole = max(body.rfind(b",\n", 0, done), 0)
-            os.ftruncate(self._descriptor, self._written_bytes + whole)
+            end = self._written_bytes + whole
+            os.ftruncate(self._descriptor, end)
+            os.lseek(self._descriptor, end, os.SEEK_SET)
+            self._is_first = self._is_first and not whole
             raise
         self._written_bytes += done
 

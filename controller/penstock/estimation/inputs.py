@@ -15,7 +15,7 @@ TYPES = {
     "float32": "float32", "float64": "float64", "bfloat16": "bfloat16", "float16": "float16",
     "int64": "int64", "int32": "int32", "int8": "int8", "uint8": "uint8", "bool": "bool",
 }  # fmt: skip
-_MOST_SIZE = 2**40
+_MOST_SIZE = 2**40  # as many elements as no card holds
 _MOST_DIMENSIONS = 16
 
 
@@ -34,7 +34,8 @@ def parse_input(text: str) -> tuple[str, tuple[int, ...]]:
     if len(sizes) > _MOST_DIMENSIONS or not all(_is_size(one) for one in sizes):
         raise PenstockError(
             f"invalid shape for --input: {printable(text)[:60]!r}",
-            f"up to {_MOST_DIMENSIONS} sizes above 0 with an x between them are needed",
+            f"up to {_MOST_DIMENSIONS} sizes from 1 to {_MOST_SIZE} with an x between them "
+            "are needed",
             "write it like 32x3x224x224, or int64:8x1024",
         )
     return TYPES[word], tuple(map(int, sizes))
@@ -48,7 +49,7 @@ def parse_dims(texts: Sequence[str]) -> dict[str, int]:
         if not name or not _is_size(size):
             raise PenstockError(
                 f"invalid dimension for --dim: {printable(text)[:60]!r}",
-                "a name and a size above 0 are needed", "write it like N=32",
+                f"a name and a size from 1 to {_MOST_SIZE} are needed", "write it like N=32",
             )  # fmt: skip
         found[name] = int(size)
     return found

@@ -166,7 +166,8 @@ def parse_duration_ns(value: object, *, or_none: bool = False) -> int:
     for number, unit in parts:
         if unit not in DURATION_UNITS_NS:
             named = f"unknown unit {unit!r}" if unit else "no unit"
-            meant = f"; did you mean {number}s?" if not unit and len(parts) == 1 else ""
+            is_alone = not unit and len(parts) == 1 and Decimal(number) > 0
+            meant = f"; did you mean {number}s?" if is_alone else ""
             raise QuantityError(f"{named} in duration {text!r}: valid units are {units}{meant}")
         total += Decimal(number) * DURATION_UNITS_NS[unit]
     if total <= 0 and not or_none:

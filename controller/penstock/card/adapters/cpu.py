@@ -9,6 +9,7 @@ import os
 import torch
 
 from penstock.card.adapters.adapter import Adapter
+from penstock.model import PenstockError
 
 _attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _attention_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -20,7 +21,12 @@ class CpuAdapter(Adapter):
     """Processor cores as a card. Each operation is done when it returns."""
 
     def __init__(self, number: int = 0) -> None:
-        del number  # all cards of this kind are the same processors
+        """Opens the processors. Raises `PenstockError` if `number` is not 0."""
+        if number:
+            raise PenstockError(
+                f"there is no cpu:{number}", "all cards of this kind are the same processors",
+                "write cpu, several times for several cards",
+            )  # fmt: skip
         self.device = torch.device("cpu")
         # The threads of several cards would wait for each other's processors, spinning.
         torch.set_num_threads(1)

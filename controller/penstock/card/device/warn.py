@@ -11,4 +11,4 @@ from penstock.card.names import PenstockCardWarning
 def warn(text: str) -> None:
     """Warns, also where warnings are errors: what failed is only beside the program's work."""
     with contextlib.suppress(Warning):
-        warnings.warn(text, PenstockCardWarning, stacklevel=3)
+        warnings.warn_explicit(text, PenstockCardWarning, "penstock.card", 0)

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.card.link import faults, forks, monitor
-from penstock.card.link.errors import LOST, CardError, OperationError, ProtocolError, Worker
+from penstock.card.link.errors import (
+    LOST,
+    CardError,
+    OperationError,
+    ProtocolError,
+    RefusedError,
+    Worker,
+)
 from penstock.card.link.frame import (
     ERROR,
     EVENT,
@@ -107,6 +114,7 @@ class CardLink:
         on_fault: Callable[[OperationError], None] | None = None,
         how_ended: Callable[[float], str | None] | None = None,
         on_end: Callable[[CardError], None] | None = None,
+        log: str = "",
     ) -> None:
         """Connects, and waits until both sides have proved that they belong together.
 
@@ -118,6 +126,7 @@ class CardLink:
         wait.
         `how_ended`: how the worker's process ended, waiting so many seconds for its end at most;
         `spawned` knows it.
+        `log`: how a person finds out how a worker ended that is no child of this process.
 
         Raises:
             CardError: the worker cannot be reached, or is not the one that was agreed on.
@@ -127,6 +136,7 @@ class CardLink:
         self._on_event = on_event
         self._on_fault = on_fault
         self._how_ended = how_ended
+        self._log = log
         self._on_end = on_end
         self._label = name
         self._slots: SlotWriter | None = None
@@ -406,6 +416,8 @@ class CardLink:
         ended = self._how_ended(_KNOWS_END_WITHIN_S) if self._how_ended is not None else None
         said = (error.strerror or str(error)) if error is not None else ""
         why = ended or f"its connection ended{f' ({said.lower()})' if said else ''}"
+        if not ended and self._log:
+            why += f"; how its worker ended: {self._log}"
         self._end(CardError(self._label, "is gone", why, LOST))
 
     def _end(self, failure: CardError) -> None:
@@ -455,16 +467,20 @@ class CardLink:
             left_s = deadline_s - time.monotonic()
             return stream, shake_hands(stream, agreement, None, left_s, memory)
         except (OSError, ProtocolError) as error:
-            ended = self._how_ended(_KNOWS_END_WITHIN_S) if self._how_ended is not None else None
+            failure = self._not_connected(error)
             if stream is not None:
                 stream.shut()
                 stream.close()
             if self._slots is not None:
                 self._slots.close()
-            raise CardError(
-                self._label, "cannot be reached", ended or _words(error, self._settings.connect_s),
-                "see the card's own log",
-            ) from error  # fmt: skip
+            raise failure from error
+
+    def _not_connected(self, error: Exception) -> CardError:
+        if isinstance(error, RefusedError):  # it has said what to do as well
+            return CardError(self._label, "cannot be used", str(error), "")
+        ended = self._how_ended(_KNOWS_END_WITHIN_S) if self._how_ended is not None else None
+        why = ended or _words(error, self._settings.connect_s)
+        return CardError(self._label, "cannot be reached", why, self._log or "see what it wrote")
 
 
 def _slots() -> SlotWriter | None:

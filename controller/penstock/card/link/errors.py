@@ -57,6 +57,10 @@ class ProtocolError(Exception):
     """The bytes of the other side break the protocol. It becomes the `why` of a `CardError`."""
 
 
+class RefusedError(ProtocolError):
+    """The other side ended the handshake and said why; the text is what it said."""
+
+
 @dataclass(frozen=True)
 class Worker:
     """A card's worker, as it describes itself in its hello."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from penstock import __version__
-from penstock.card.link.errors import ProtocolError, Worker
+from penstock.card.link.errors import ProtocolError, RefusedError, Worker
 from penstock.card.link.frame import GOODBYE, HELLO, PROOF, FrameDecoder, encode
 from penstock_api.v1 import card_pb2 as pb
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 OLDEST_VERSION = NEWEST_VERSION = 1  # of the protocol
 _NONCE_BYTES = 32
 _MOST_BODY_BYTES = 4096  # before the other side has proved anything
-_MOST_TEXT = 256  # characters
+_MOST_TEXT = 512  # characters
 _M = TypeVar("_M", bound=Message)
 _SIDES = {True: b"front-end", False: b"worker"}
 
@@ -74,11 +74,14 @@ def shake_hands(
 
     Raises:
         ProtocolError: the sides do not belong together; its text says which release each has.
+        RefusedError: the other side said so, and why.
         TimeoutError: the other side is too slow.
         OSError: the stream is broken.
     """
     try:
         return _Handshake(stream, agreement, about, timeout_s).run(memory)
+    except RefusedError:
+        raise
     except ProtocolError as error:
         say_goodbye(stream, 0, str(error))
         raise
@@ -180,7 +183,7 @@ class _Handshake:
                 raise ConnectionResetError("the other side ended the connection")
             decoder.filled(count)
         if frame.kind == GOODBYE:
-            raise ProtocolError(f"the other side refused: {goodbye_reason(frame.body)}")
+            raise RefusedError(goodbye_reason(frame.body))
         if frame.kind != kind or frame.flags or frame.number:
             raise ProtocolError(f"a frame of kind {frame.kind} came instead of kind {kind}")
         return frame.body

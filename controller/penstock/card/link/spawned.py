@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -19,7 +20,7 @@ from penstock.card.link.card_link import CardLink
 from penstock.card.link.connection import Connection
 from penstock.card.link.endpoint import InheritedEndpoint
 from penstock.card.link.errors import CardError, ProtocolError
-from penstock.card.link.handshake import shake_hands
+from penstock.card.link.handshake import say_goodbye, shake_hands
 from penstock.card.link.stream import PlainStream
 from penstock.model import PenstockError
 
@@ -131,6 +132,12 @@ def inherited(descriptor: int, about: Description) -> Connection:
             f"descriptor {descriptor} is no connection to a program on the virtual card",
             str(error), "let the program start its workers itself",
         ) from error  # fmt: skip
+
+
+def refuse(descriptor: int, why: str) -> None:
+    """Tells the program why its worker ends: there is no such card, say."""
+    with contextlib.suppress(OSError):
+        say_goodbye(PlainStream(socket.socket(fileno=descriptor)), 0, why)
 
 
 def _end_with_parent() -> None:

@@ -19,7 +19,7 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 from penstock.card.frames import KINDS
 from penstock.card.link import Description, serve
-from penstock.card.link.spawned import inherited
+from penstock.card.link.spawned import inherited, refuse
 from penstock.card.worker.listening import Order, listening
 from penstock.card.worker.worker import Worker
 from penstock.model import PenstockError
@@ -41,7 +41,11 @@ def main() -> int:
     options = parser.parse_args()
     if options.listen:
         return _listen()
-    worker = Worker(options.kind, options.memory_bytes)
+    try:
+        worker = Worker(options.kind, options.memory_bytes)
+    except PenstockError as error:
+        refuse(options.link_fd, str(error))
+        return 1
     connection = inherited(options.link_fd, _about(worker))
     return _serve(worker, connection)
 
@@ -81,4 +85,6 @@ def _about(worker: Worker) -> Description:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    # The interpreter would take half a second to dismantle torch, for which the program waits.
+    os._exit(status)

@@ -22,6 +22,7 @@ from penstock.model import PenstockError
 from penstock.node.agent.pool_tenants import claimed_of, is_pools
 from penstock.node.enforcement.process import find, is_alive
 from penstock.node.tenants.environment import tenant_variables
+from penstock.node.tenants.tenant_events import record_event
 from penstock.node.tenants.tenant_processes import (
     MACHINE_VARIABLE,
     TENANT_VARIABLE,
@@ -32,6 +33,7 @@ from penstock.node.tenants.tenant_processes import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from penstock.node.agent.managed_tenant import ManagedTenant
     from penstock.node.agent.node import Node
@@ -111,6 +113,10 @@ class CardWorkers:
             CARD_VARIABLE: device.uuid, "PYTHONSAFEPATH": "1",
         }  # fmt: skip
         process, address = self._spawn(order, environment, managed.grant.uid)
+        threading.Thread(
+            target=_record_end, args=(process, managed.tenant.directory, device.uuid),
+            name="card-worker", daemon=True,
+        ).start()  # fmt: skip
         return StartedWorker(address, self.host, process.pid, is_stand_in)
 
     def devices(self, managed: ManagedTenant) -> dict[int, str]:
@@ -179,7 +185,6 @@ class CardWorkers:
             try:
                 answer = _asked(process, json.dumps(order).encode())
                 if "address" in answer:
-                    threading.Thread(target=process.wait, name="card-worker", daemon=True).start()
                     return process, str(answer["address"])
                 process.kill()
                 process.wait()
@@ -194,6 +199,15 @@ class CardWorkers:
             f"install penstock[torch] for {self._python}, or name another interpreter with "
             "penstock agent --card-python", reason="unavailable",
         )  # fmt: skip
+
+
+def _record_end(process: subprocess.Popen[bytes], tenant: Path, device_uuid: str) -> None:
+    """Waits for a worker's end. The program sees only a connection that ended."""
+    status = process.wait()
+    if status:
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        reason = f"the worker of its card {how}"
+        record_event(tenant, "card-ended", reason=reason, device=device_uuid, pid=process.pid)
 
 
 def _device(managed: ManagedTenant, uuid: str) -> DeviceGrant:
