@@ -76,7 +76,7 @@ cluster-programs: setup # What a cluster is started from: once, ten minutes; wit
 	@$(BIN)/python -m tests.kube.cluster build || [ $$? = 2 ]
 
 first-builds: cluster-programs # What takes minutes once, so that no test waits for a compiler
-	@$(BIN)/python -m tests.containers.support.first_builds
+	@$(BIN)/python -m tests.support.first_builds
 
 cluster: setup ## Start a real Kubernetes cluster of two nodes here, and say how to reach it (root)
 	@$(BIN)/python -m tests.kube.cluster up
@@ -100,7 +100,7 @@ soak: setup $(TORCH)/.installed ## A million slot claims by fork, ten thousand s
 	PENSTOCK_AGENT_KILLS=50 $(BIN)/pytest tests/agent/test_kills.py
 	PENSTOCK_SOAK_SECONDS=300 $(BIN)/pytest tests/enforce/test_normal_use.py
 	PENSTOCK_NODE_KILLS=50 $(BIN)/pytest tests/pool_node/test_kills.py tests/suspension/test_killed.py -k at_any_moment
-	PENSTOCK_POOL_KILLS=200 $(BIN)/pytest tests/pool_nodes/test_preemption.py -k nothing_is_given_twice
+	PENSTOCK_POOL_KILLS=200 $(BIN)/pytest tests/pool_nodes/test_preemption.py tests/pool/test_manager_killed.py -k twice
 	PENSTOCK_TEST_MOMENTS=50 $(BIN)/pytest tests/pool_nodes/test_cards_elsewhere.py
 	PENSTOCK_RANDOM_PROGRAMS=10000 PENSTOCK_RANDOM_FIRST=$(or $(FIRST),1000) $(BIN)/pytest tests/programs_at_random
 

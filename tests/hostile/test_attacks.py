@@ -19,6 +19,7 @@ from .conftest import NOBODY
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user"),
     pytest.mark.timed,
+    pytest.mark.alone,  # the attacker is what disturbs the share that is measured, and nothing else
 ]
 WAYS = re.findall(
     r"@way\ndef (\w+)", (Path(__file__).with_name("support") / "attacks.py").read_text()

@@ -108,7 +108,13 @@ def test_the_policy_of_the_page_stops_what_would_get_in_anyway(browser, serve):
         "const other = document.createElement('script'); other.textContent = 'document.body.id=2';"
         "document.body.append(other)"
     )
-    wait_until(lambda: any("script" in one["message"] for one in browser.get_log("browser")))
+    said = []  # the log forgets what it has told
+
+    def is_over():
+        said.extend(one["message"] for one in browser.get_log("browser"))
+        return all(any(word in one for one in said) for word in ("script", "/x - Failed to load"))
+
+    wait_until(is_over)
     assert browser.find_element(By.TAG_NAME, "body").get_attribute("id") == ""
 
 

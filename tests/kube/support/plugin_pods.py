@@ -102,7 +102,8 @@ def said(pods, name: str, of: str = "main", *, previous: bool = False) -> dict[s
     if text and not text.startswith("{"):
         assert "Error" not in text, text
         raise ApiException(reason=f"the log begins with {text[:200]!r}")
-    return json.loads(text.splitlines()[0]) if text else None
+    line, end, _ = text.partition("\n")
+    return json.loads(line) if end else None  # a long line comes in pieces
 
 
 def until_said(pods, name: str, of: str = "main", **more: Any) -> dict[str, Any]:
