@@ -34,6 +34,17 @@ class ThreadRanks:
     def gather(self, numbers):
         return [list(one) for one in self.threads.swap(self.rank, list(numbers))]
 
+    def stack(self, tensor):
+        return torch.stack(self.threads.swap(self.rank, tensor.clone()))
+
+    def copy_first(self, tensors):
+        first = self.threads.swap(self.rank, [one.clone() for one in tensors])[0]
+        for one, theirs in zip(tensors, first, strict=True):
+            one.copy_(theirs)
+
+    def first_bytes(self, data):
+        return self.threads.swap(self.rank, data)[0]
+
     def add_up(self, tensors):
         all_ = self.threads.swap(self.rank, [one.clone() for one in tensors])
         for i, one in enumerate(tensors):

@@ -55,12 +55,14 @@ class WholeBatch:
     Attributes:
         mine: The part that is being computed; None: every rank computes the same, and nothing is
             added up.
+        backwards: How many there were.
     """
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self._learned = Learned()
         self.mine: Mine | None = None
+        self.backwards = 0
 
     def backward(
         self,
@@ -76,6 +78,7 @@ class WholeBatch:
         Raises:
             PenstockError: the gradients of the whole batch cannot be made of those of its parts.
         """
+        self.backwards += 1
         if self.mine is None:
             _plain_backward(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
             return
@@ -91,9 +94,8 @@ class WholeBatch:
         for one in leaves:
             one.grad = None
         rank = self._ranks.rank
-        if any(one.factors[rank] for one in factors):
-            with _scaled(walked, factors, rank):
-                _plain_backward(loss, None, retain_graph, inputs=inputs)
+        with _scaled(walked, factors, rank):
+            _plain_backward(loss, None, retain_graph, inputs=inputs)
         gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in leaves]
         value = _value(loss, factors, parts, rank)
         self._ranks.add_up([*gradients, value])
@@ -161,7 +163,9 @@ def _scaled(walked: Sequence[Walked], factors: Sequence[Factor], rank: int) -> I
         if by_node.setdefault(node, mine) != mine:
             raise _refusal("this loss", "one mean is divided by different numbers of the batch")
     for node, mine in by_node.items():
-        if mine != 1.0:
+        if not mine:  # a mean over nothing is not a number, which times 0 it would remain
+            handles.append(node.register_hook(_nothing))
+        elif mine != 1.0:
             handles.append(node.register_prehook(_times(mine)))
     try:
         yield
@@ -170,13 +174,13 @@ def _scaled(walked: Sequence[Walked], factors: Sequence[Factor], rank: int) -> I
             handle.remove()
 
 
+def _nothing(onward: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(None if one is None else torch.zeros_like(one) for one in onward)
+
+
 def _times(factor: float) -> Any:
     def scale(gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
-        # A mean over nothing is not a number, which times 0 it would remain.
-        return tuple(
-            None if one is None else one * factor if factor else torch.zeros_like(one)
-            for one in gradients
-        )
+        return tuple(None if one is None else one * factor for one in gradients)
 
     return scale
 
