@@ -30,6 +30,7 @@ class ThreadRanks:
 
     def __init__(self, threads, rank):
         self.threads, self.rank, self.size = threads, rank, threads.size
+        self.waited_s = 0.0
 
     def gather(self, numbers):
         return [list(one) for one in self.threads.swap(self.rank, list(numbers))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import time
 from dataclasses import dataclass
 from math import isclose
 from typing import TYPE_CHECKING, Any
@@ -24,13 +25,13 @@ from penstock.training.factors import (
 from penstock.training.pytorch.walk import Walked, walk, with_end
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.training.factors import Form
     from penstock.training.pytorch.ranks import Ranks
 
 _plain_backward = torch.autograd.backward
-_HEAD = 4  # numbers before those of the chains: form, rows, ran, samples
+_HEAD = 6  # numbers before those of the chains: form, rows, ran, digest, the last part's two
 _ROOM = 60  # numbers of chains that go with the head
 
 
@@ -58,11 +59,24 @@ class WholeBatch:
         backwards: How many there were.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        ranks: Ranks,
+        on_step: Callable[[list[int], list[float]], None] = lambda *_: None,
+    ) -> None:
+        """`on_step`: gets each step's samples and seconds, by rank, on every rank."""
         self._ranks = ranks
+        self._on_step = on_step
+        self._clock = _Clock(ranks)
+        self._last = (0, 0.0)  # samples and seconds of the last backward's batch
         self._learned = Learned()
         self.mine: Mine | None = None
         self.backwards = 0
+
+    def begin(self, mine: Mine | None) -> None:
+        """The program has got this part of a batch."""
+        self.mine = mine
+        self._clock.begin()
 
     def backward(
         self,
@@ -82,6 +96,7 @@ class WholeBatch:
         if self.mine is None:
             _plain_backward(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
             return
+        self._clock.pause()
         loss = _only_loss(tensors, grad_tensors, create_graph=create_graph)
         try:
             walked = self._walked(loss)
@@ -95,7 +110,11 @@ class WholeBatch:
             one.grad = None
         rank = self._ranks.rank
         with _scaled(walked, factors, rank):
+            self._clock.go_on()
             _plain_backward(loss, None, retain_graph, inputs=inputs)
+            self._clock.pause()
+        self._last = (self.mine.ran, self._clock.seconds)
+        self._clock.begin()  # the program may compute the next loss from this batch
         gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in leaves]
         value = _value(loss, factors, parts, rank)
         self._ranks.add_up([*gradients, value])
@@ -114,7 +133,7 @@ class WholeBatch:
         chains = [one.chain for one in walked]
         numbers = [number for one in chains for number in _numbers(one)]
         form = _form_digest(form_of(chains))
-        head = [float(form), float(mine.rows), float(mine.ran), float(mine.digest)]
+        head = [float(form), float(mine.rows), float(mine.ran), float(mine.digest), *self._last]
         room = (numbers + [0.0] * _ROOM)[:_ROOM]
         said = self._ranks.gather([*head, *room])
         if any(one[0] != form for one in said):
@@ -124,11 +143,30 @@ class WholeBatch:
                 "the cards have drawn different batches: the sampler depends on more than the "
                 "random numbers at the beginning of an epoch"
             )
+        self._on_step([int(one[4]) for one in said], [one[5] for one in said])
         theirs = [one[_HEAD : _HEAD + len(numbers)] for one in said]
         if len(numbers) > _ROOM:
             theirs = self._ranks.gather(numbers)
         return [Part(int(one[1]), int(one[2]), _like(chains, all_))
                 for one, all_ in zip(said, theirs, strict=True)]  # fmt: skip
+
+
+class _Clock:
+    """Seconds that this rank computes, without those in which it waits for others."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self.begin()
+
+    def begin(self) -> None:
+        self.seconds = 0.0
+        self.go_on()
+
+    def go_on(self) -> None:
+        self._since_s = time.monotonic() - self._ranks.waited_s
+
+    def pause(self) -> None:
+        self.seconds += time.monotonic() - self._ranks.waited_s - self._since_s
 
 
 def _numbers(chain: Chain) -> list[float]:

@@ -93,9 +93,10 @@ class Parts:
         try:
             data = _plain_next(running)
         except StopIteration:
-            self._whole.mine = None
+            self._whole.begin(None)
             raise
-        drawn.last = self._whole.mine = drawn.waiting.popleft()
+        drawn.last = drawn.waiting.popleft()
+        self._whole.begin(drawn.last)
         drawn.backwards = self._whole.backwards
         return data
 

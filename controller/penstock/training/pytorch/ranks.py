@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import distributed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 class Ranks(Protocol):
@@ -16,6 +18,7 @@ class Ranks(Protocol):
 
     rank: int
     size: int
+    waited_s: float  # in all exchanges so far
 
     def gather(self, numbers: Sequence[float]) -> list[list[float]]:
         """As many numbers of each rank, in the order of ranks."""
@@ -41,6 +44,15 @@ class TorchRanks:
         self._group = group
         self.rank = distributed.get_rank(group)
         self.size = distributed.get_world_size(group)
+        self.waited_s = 0.0
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.waited_s += time.monotonic() - began_s
 
     def gather(self, numbers: Sequence[float]) -> list[list[float]]:
         """See `Ranks`."""
@@ -49,7 +61,10 @@ class TorchRanks:
     def stack(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Ranks`."""
         all_ = tensor.new_empty(self.size * tensor.numel())
-        distributed.all_gather_into_tensor(all_, tensor.contiguous().view(-1), group=self._group)
+        with self._waiting():
+            distributed.all_gather_into_tensor(
+                all_, tensor.contiguous().view(-1), group=self._group
+            )
         return all_.view(self.size, *tensor.shape)
 
     def add_up(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -57,7 +72,8 @@ class TorchRanks:
         for dtype in dict.fromkeys(one.dtype for one in tensors):
             some = [one for one in tensors if one.dtype == dtype]
             flat = torch.cat([one.reshape(-1) for one in some])
-            distributed.all_reduce(flat, group=self._group)
+            with self._waiting():
+                distributed.all_reduce(flat, group=self._group)
             for one, summed in zip(some, flat.split([one.numel() for one in some]), strict=True):
                 one.copy_(summed.view_as(one))
 
