@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from penstock.training.pytorch.backward import WholeBatch
+    from penstock.training.pytorch.random_states import Drawing
 
 _plain_iter = DataLoader.__iter__
 _plain_next = _BaseDataLoaderIter.__next__
@@ -42,11 +43,7 @@ class Shares:
 
 
 class Parts:
-    """Splits the batches of training loops; loops that only evaluate have whole batches.
-
-    Attributes:
-        before_loop: Called when a loop over a loader begins, on all ranks.
-    """
+    """Splits the batches of training loops; loops that only evaluate have whole batches."""
 
     def __init__(
         self,
@@ -54,9 +51,14 @@ class Parts:
         rank: int,
         counts: Callable[[int, int], tuple[int, ...]],
         is_training: Callable[[], bool],
-        before_loop: Callable[[], None],
+        before_loop: Callable[[], Drawing],
     ) -> None:
-        """`counts`: samples by rank, of a batch of so many samples, the so manieth of the job."""
+        """Takes what decides the split.
+
+        `counts`: samples by rank, of a batch of so many samples, the so manieth of the job.
+        `before_loop`: called when a loop over a loader begins, on all ranks; by what it returns
+        the loop draws its batches.
+        """
         self._whole = whole
         self._rank = rank
         self._counts = counts
@@ -77,8 +79,9 @@ class Parts:
         _BaseDataLoaderIter.__next__ = _plain_next
 
     def _begin(self, loader: DataLoader[Any]) -> Any:
-        self._before_loop()
-        return _plain_iter(loader)
+        self._drawing = self._before_loop()
+        with self._drawing.here():  # it draws the seed of its workers
+            return _plain_iter(loader)
 
     def _take(self, running: Any) -> Any:
         drawn = running._sampler_iter
@@ -105,7 +108,7 @@ class Parts:
         is_shared = self._is_training()
         if is_shared and (loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset)):
             raise _refusal(loader)
-        return _Drawn(self, iter(sampler), is_shared=is_shared)
+        return _Drawn(self, iter(sampler), self._drawing, is_shared=is_shared)
 
     def share(self, indices: list[Any]) -> tuple[list[Any], Mine]:
         """This rank's part of the next batch."""
@@ -131,9 +134,12 @@ class _Sampler:
 class _Drawn:
     """What a loop draws. `waiting`: the parts that are loaded and not yet with the program."""
 
-    def __init__(self, parts: Parts, plain: Iterator[Any], *, is_shared: bool) -> None:
+    def __init__(
+        self, parts: Parts, plain: Iterator[Any], drawing: Drawing, *, is_shared: bool
+    ) -> None:
         self._parts = parts
         self._plain = plain
+        self._drawing = drawing
         self.is_shared = is_shared
         self.waiting: deque[Mine | None] = deque()
         self.last: Mine | None = None
@@ -143,7 +149,8 @@ class _Drawn:
         return self
 
     def __next__(self) -> Any:
-        indices = next(self._plain)
+        with self._drawing.here():
+            indices = next(self._plain)
         mine = None
         if self.is_shared:
             indices, mine = self._parts.share(list(indices))

@@ -90,5 +90,6 @@ class TorchRanks:
         """See `Ranks`."""
         length = int(self.gather([float(len(data))])[0][0])
         body = torch.frombuffer(bytearray(data.ljust(length, b"\0")[:length]), dtype=torch.uint8)
-        distributed.broadcast(body, group_src=0, group=self._group)
+        with self._waiting():
+            distributed.broadcast(body, group_src=0, group=self._group)
         return body.numpy().tobytes()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import pickle
 import random
-import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,7 @@ from penstock.training.names import VARIABLE, place
 from penstock.training.pytorch import batch_norm
 from penstock.training.pytorch.backward import WholeBatch
 from penstock.training.pytorch.parts import Parts
+from penstock.training.pytorch.random_states import Drawing
 from penstock.training.pytorch.ranks import TorchRanks
 from penstock.training.speeds import Speeds
 from penstock.training.split import split_batch
@@ -90,15 +89,16 @@ class Rank:
         return [one for optimizer in self._optimizers for group in optimizer.param_groups
                 for one in group["params"]]  # fmt: skip
 
-    def _before_loop(self) -> None:
+    def _before_loop(self) -> Drawing:
         """All ranks draw the same batches, and begin with the same parameters."""
-        _take_random_state(self._ranks)
+        drawing = Drawing(self._ranks)
         new = [one for one in self._trained() if one not in self._synchronized]
         if new:
             with torch.no_grad():
                 self._ranks.copy_first(new)
             for one in new:
                 self._synchronized[one] = True
+        return drawing
 
     def _counts(self, rows: int, _: int) -> tuple[int, ...]:
         counts = list(split_batch(rows, self._speeds.weights))
@@ -117,13 +117,3 @@ def _connected(mine: Place) -> TorchRanks:
     )
     return TorchRanks()
 
-
-def _take_random_state(ranks: TorchRanks) -> None:
-    """Gives all ranks the random numbers that rank 0 will have."""
-    numpy = sys.modules.get("numpy")
-    mine = (torch.get_rng_state(), random.getstate(), numpy.random.get_state() if numpy else None)
-    ours, theirs, of_numpy = pickle.loads(ranks.first_bytes(pickle.dumps(mine)))  # noqa: S301 - of this job's own rank
-    torch.set_rng_state(ours)
-    random.setstate(theirs)
-    if numpy and of_numpy is not None:
-        numpy.random.set_state(of_numpy)
