@@ -165,3 +165,46 @@ def test_what_is_no_sum_of_means_is_refused_on_all_ranks(name):
     loss_of, word = REFUSED[name]
     with pytest.raises(PenstockError, match=word):
         in_parts((7, 5), loss_of)
+
+
+SEEING = {
+    "pairs of a batch": lambda z, b: functional.cross_entropy(z @ z.T, torch.arange(len(z))),
+    "a mean of the batch in the model": lambda z, b: (z - z.mean(0)).square().mean(),
+    "attention over the batch": lambda z, b: functional.scaled_dot_product_attention(
+        *[z[None].repeat(2, 1, 1)] * 3
+    ).square().mean(),
+    "a softmax over the batch": lambda z, b: (z.softmax(0) * b.numbers).sum(),
+    "negatives by rolling": lambda z, b: (z * z.roll(1, 0)).mean(),
+    "another order": lambda z, b: (z * z[torch.arange(len(z)).flip(0)]).mean(),
+    "distances": lambda z, b: torch.cdist(z, z).mean(),
+    "products": lambda z, b: (z.T @ z).square().sum(),
+    "the largest": lambda z, b: z.max(0).values.sum() + z.mean(),
+    "a layer norm over all": lambda z, b: functional.layer_norm(z, z.shape).square().mean(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEEING)
+def test_samples_that_see_each_other_are_refused_on_all_ranks(name):
+    with pytest.raises(PenstockError, match="sample"):
+        in_parts((7, 5), SEEING[name])
+
+
+APART = {
+    "attention within samples": lambda z, b: functional.scaled_dot_product_attention(
+        *[z[:, :, None].repeat(1, 1, 4)] * 3
+    ).square().mean(),
+    "a softmax of each": lambda z, b: (z.softmax(1) * b.numbers).mean(),
+    "some of them": lambda z, b: z[b.numbers[:, 0] > -0.5].square().sum() / 12,
+    "the largest of each": lambda z, b: z.max(1).values.mean(),
+    "words as rows": lambda z, b: functional.cross_entropy(
+        z[:, :, None].repeat(1, 1, 3).transpose(1, 2).reshape(-1, 5), b.classes.repeat_interleave(3)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", APART)
+def test_what_each_sample_has_for_itself_is_right(name):
+    value, wanted = of_the_whole(APART[name])
+    for loss, gradients in in_parts((7, 5), APART[name]):
+        assert error_of(gradients, wanted) < 1e-6
+        assert loss == pytest.approx(value, rel=1e-5)

@@ -22,6 +22,8 @@ from penstock.training.factors import (
     factors_of,
     form_of,
 )
+from penstock.training.mixing import mixing
+from penstock.training.pytorch.graph import sizes_of, steps_behind, with_sizes
 from penstock.training.pytorch.walk import Walked, walk, with_end
 
 if TYPE_CHECKING:
@@ -100,8 +102,11 @@ class WholeBatch:
         loss = _only_loss(tensors, grad_tensors, create_graph=create_graph)
         try:
             walked = self._walked(loss)
+            is_new = form_of([one.chain for one in walked]) not in self._learned.classes
             parts = self._parts(walked, self.mine)
             factors = factors_of(parts, self._learned)
+            if is_new and sum(one.rows > 0 for one in parts) > 1:
+                self._check_mixing(walked, factors, parts)
         except UnclearLossError as error:
             raise _refusal("this loss", str(error)) from None
         leaves = _leaves(loss, inputs)
@@ -127,6 +132,26 @@ class WholeBatch:
         if form_of([one.chain for one in walked]) in self._learned.classes:
             return walked
         return [with_end(one) for one in walked]
+
+    def _check_mixing(
+        self, walked: Sequence[Walked], factors: Sequence[Factor], parts: Sequence[Part]
+    ) -> None:
+        """Raises `UnclearLossError` if samples see each other, the first time a form is seen."""
+        starts = [inner for one, factor in zip(walked, factors, strict=True)
+                  if factor.reduction is not None
+                  for inner, _ in one.nodes[factor.reduction].next_functions]  # fmt: skip
+        steps = steps_behind(starts)
+        sizes = sizes_of(steps)
+        names = int.from_bytes(
+            hashlib.blake2b(repr([one.name for one in steps]).encode(), digest_size=6).digest()
+        )
+        heads = self._ranks.gather([float(names), float(len(sizes))])
+        if any(one != heads[0] for one in heads):
+            raise UnclearLossError("its operations depend on the number of samples")
+        graphs = [with_sizes(steps, one) for one in self._ranks.gather(sizes)]
+        other = next(i for i, one in enumerate(parts) if one.ran != parts[0].ran)
+        if (why := mixing(graphs[0], graphs[other])) is not None:
+            raise UnclearLossError(why)
 
     def _parts(self, walked: Sequence[Walked], mine: Mine) -> list[Part]:
         """All ranks' parts. Raises `UnclearLossError` if they do not belong together."""
