@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from penstock.training.mixing import Step
 
 if TYPE_CHECKING:
@@ -76,10 +78,10 @@ def _picked(node: Any, name: str) -> tuple[int, ...]:
     else:
         indices = [None] * _signed(node._saved_dim) + [node._saved_index]
     for at, index in enumerate(indices):
-        if index is None or index.dtype.is_floating_point:
-            continue
+        if index is None or index.dtype in {torch.bool, torch.uint8}:
+            continue  # a mask leaves some out
         if index.dim() == 1 and bool((index[1:] > index[:-1]).all()):
-            continue  # it leaves some out
+            continue  # so does this
         if name != "Gather":
             return (at,)
     return ()
