@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from penstock.model import PenstockError
-
 VARIABLE = "PENSTOCK_RANK"
 
 
@@ -42,6 +40,8 @@ class Place:
         except ValueError:
             found = None
         if found is None or not 0 <= found.rank < found.size == len(found.weights):
+            from penstock.model import PenstockError
+
             raise PenstockError(
                 f"invalid ${VARIABLE}: {text[:60]!r}", "it is not RANK/SIZE@STORE@SEED@WEIGHTS",
                 "start the program with penstock train run -- COMMAND",
