@@ -28,8 +28,8 @@ def main():
     for epoch in range(2):
         model.train()
         for i, (given, wanted) in enumerate(train):
-            loss = functional.cross_entropy(model(given), wanted) / options.micro
-            loss.backward()
+            loss = functional.cross_entropy(model(given), wanted)
+            (loss / options.micro).backward()
             if (i + 1) % options.micro == 0:
                 nn.utils.clip_grad_norm_(model.parameters(), 0.5)
                 optimizer.step()

@@ -24,7 +24,7 @@ from penstock.training.factors import (
 )
 from penstock.training.mixing import mixing
 from penstock.training.pytorch.graph import sizes_of, steps_behind, with_sizes
-from penstock.training.pytorch.walk import Walked, walk, with_end
+from penstock.training.pytorch.walk import Walked, scaled_before, walk, with_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.training.factors import Form
     from penstock.training.pytorch.ranks import Ranks
 
+WHOLE = "penstock"  # in the metadata of a node: the value that its tensor has for the whole batch
 _plain_backward = torch.autograd.backward
 _HEAD = 6  # numbers before those of the chains: form, rows, ran, digest, the last part's two
 _ROOM = 60  # numbers of chains that go with the head
@@ -50,6 +51,14 @@ class Mine:
     rows: int
     ran: int
     digest: int = 0
+
+
+def whole_value(tensor: torch.Tensor) -> float | None:
+    """The value for the whole batch, of a number by whose multiple `backward` was called.
+
+    An example is `loss` after `scaler.scale(loss).backward()`.
+    """
+    return None if tensor.grad_fn is None else tensor.grad_fn.metadata.get(WHOLE)
 
 
 class WholeBatch:
@@ -109,6 +118,7 @@ class WholeBatch:
                 self._check_mixing(walked, factors, parts)
         except UnclearLossError as error:
             raise _refusal("this loss", str(error)) from None
+        multiples = scaled_before(loss)
         leaves = _leaves(loss, inputs)
         former = [one.grad for one in leaves]
         for one in leaves:
@@ -126,6 +136,8 @@ class WholeBatch:
         for leaf, old, new in zip(leaves, former, gradients, strict=True):
             leaf.grad = new if old is None else old.add_(new)
         loss.data.copy_(value)
+        for node, factor in multiples:
+            node.metadata[WHOLE] = value.item() / factor
 
     def _walked(self, loss: torch.Tensor) -> list[Walked]:
         walked = walk(loss)

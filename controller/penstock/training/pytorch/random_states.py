@@ -43,6 +43,7 @@ class Drawing:
     def __init__(self, ranks: Ranks) -> None:
         """Takes rank 0's at this moment; all ranks do so at the same line of the program."""
         self._is_first = ranks.rank == 0
+        self._is_here = False
         # The bytes are of a rank of this job, which runs the same program.
         first = ranks.first_bytes(pickle.dumps(get()) if self._is_first else b"")
         self._state: State = pickle.loads(first)  # noqa: S301 - see above
@@ -55,15 +56,17 @@ class Drawing:
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
-        """What is inside draws."""
-        if self._is_first:
+        """What is inside draws; it may be entered again inside."""
+        if self._is_first or self._is_here:
             yield
             return
         own = get()
         put(self._state)
+        self._is_here = True
         try:
             yield
         finally:
+            self._is_here = False
             self._state = get()
             put(own)
 

@@ -12,7 +12,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from penstock.training.names import VARIABLE, place
 from penstock.training.pytorch import batch_norm
-from penstock.training.pytorch.backward import WholeBatch
+from penstock.training.pytorch.backward import WholeBatch, whole_value
 from penstock.training.pytorch.parts import Parts
 from penstock.training.pytorch.random_states import Drawing
 from penstock.training.pytorch.ranks import TorchRanks
@@ -56,6 +56,7 @@ class Rank:
         batch_norm.install(self._whole, self._ranks)
         self._watch_optimizers()
         self._watch_modes()
+        _read_whole_values()
 
     def _watch_optimizers(self) -> None:
         plain = torch.optim.Optimizer.__init__
@@ -107,6 +108,20 @@ class Rank:
             counts[0] += 1
             counts[-1] -= 1
         return tuple(counts)
+
+
+def _read_whole_values() -> None:
+    plain_item, plain_float = torch.Tensor.item, torch.Tensor.__float__
+
+    def item(tensor: torch.Tensor) -> Any:
+        value = whole_value(tensor)
+        return plain_item(tensor) if value is None else value
+
+    def to_float(tensor: torch.Tensor) -> float:
+        value = whole_value(tensor)
+        return plain_float(tensor) if value is None else value
+
+    torch.Tensor.item, torch.Tensor.__float__ = item, to_float
 
 
 def _connected(mine: Place) -> TorchRanks:

@@ -65,6 +65,22 @@ def walk(loss: torch.Tensor) -> list[Walked]:
     return found
 
 
+def scaled_before(loss: torch.Tensor) -> list[tuple[Any, float]]:
+    """Nodes of the numbers that a loss is a multiple of, with the factor that makes it of them."""
+    found: list[tuple[Any, float]] = []
+    node, factor = loss.grad_fn, 1.0
+    while node is not None and node.name() in _TIMES:
+        constant = _constant(node, node.name())
+        if not constant:
+            break
+        factor *= constant
+        (node,) = [one for one, _ in node.next_functions if one is not None]
+        if tuple(node._input_metadata[0].shape):
+            break
+        found.append((node, factor))
+    return found
+
+
 def _step(way: _Way) -> list[_Way] | None:
     """The ways on from a node; None where the chain ends."""
     if way.node is None:
