@@ -44,7 +44,7 @@ class Place:
 
             raise PenstockError(
                 f"invalid ${VARIABLE}: {text[:60]!r}", "it is not RANK/SIZE@STORE@SEED@WEIGHTS",
-                "start the program with penstock train run -- COMMAND",
+                "unset it, or start the program as a rank of a job",
             )  # fmt: skip
         return found
 

@@ -319,5 +319,5 @@ def _only_loss(tensors: Any, grad_tensors: Any, *, create_graph: bool) -> torch.
 def _refusal(what: str, why: str) -> PenstockError:
     return PenstockError(
         f"{what} cannot be split over cards", why,
-        "see docs/how-to/train.md, What is exact",
+        "write the loss as sums and means over samples and call its backward(), or use one card",
     )  # fmt: skip
