@@ -51,9 +51,7 @@ def test_a_sum_that_is_divided_by_a_number_of_the_batch_is_divided_by_that_of_al
     assume(sum(rows > 0 for rows in split) > 1)
     things = [data.draw(st.integers(1, 99)) for _ in split]
     assume(len(set(things)) > 1)
-    parts = parts_of(
-        split, lambda i, n: Chain(1 / things[i], (Reduction(False, n),), n, "Sum")
-    )
+    parts = parts_of(split, lambda i, n: Chain(1 / things[i], (Reduction(False, n),), n, "Sum"))
     (found,) = factors_of(parts, Learned())
     total = sum(one for one, rows in zip(things, split, strict=True) if rows)
     assert found.factors == pytest.approx(

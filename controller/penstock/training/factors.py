@@ -69,7 +69,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Factor:
-    """Of one chain. `reduction`: which of its reductions takes them; None: all that is behind it."""
+    """Of one chain, by rank.
+
+    `reduction`: which of its reductions takes them; None: the chain does not depend on the batch.
+    """
 
     reduction: int | None
     factors: tuple[float, ...]
@@ -81,8 +84,11 @@ class UnclearLossError(Exception):
 
 @dataclass(frozen=True)
 class _Class:
-    """What a chain turned out to be: which reduction is over samples, and whether its constant is
-    a number of things in the batch."""
+    """What a chain turned out to be.
+
+    `reduction`: which of its reductions is over samples; `is_count`: whether its constant is a
+    number of things in the batch.
+    """
 
     reduction: int | None
     is_count: bool

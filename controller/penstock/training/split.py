@@ -25,9 +25,7 @@ def split_batch(
         raise ValueError(f"{rows} samples do not fit: the cards can take {sum(bounds)} together")
     ideal = _filled(rows, weights, bounds)
     counts = [int(part) for part in ideal]
-    by_rest = sorted(
-        range(len(counts)), key=lambda i: (counts[i] - ideal[i], -weights[i], i)
-    )
+    by_rest = sorted(range(len(counts)), key=lambda i: (counts[i] - ideal[i], -weights[i], i))
     left = rows - sum(counts)
     while left:
         for i in by_rest:

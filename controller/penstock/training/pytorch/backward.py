@@ -61,6 +61,16 @@ def whole_value(tensor: torch.Tensor) -> float | None:
     return None if tensor.grad_fn is None else tensor.grad_fn.metadata.get(WHOLE)
 
 
+class NotSplitError(PenstockError):
+    """A program whose batches cannot be split over cards."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(
+            f"{what} cannot be split over cards", why,
+            "write the loss as sums and means over samples and call its backward, or use one card",
+        )  # fmt: skip
+
+
 class WholeBatch:
     """Turns backward of a part into backward of the whole batch.
 
@@ -101,11 +111,13 @@ class WholeBatch:
         """In place of `torch.autograd.backward`; the loss becomes that of the whole batch, too.
 
         Raises:
-            PenstockError: the gradients of the whole batch cannot be made of those of its parts.
+            NotSplitError: the gradients of the whole batch cannot be made of those of its parts.
         """
         self.backwards += 1
         if self.mine is None:
-            _plain_backward(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+            _plain_backward(
+                tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs
+            )
             return
         self._clock.pause()
         loss = _only_loss(tensors, grad_tensors, create_graph=create_graph)
@@ -117,7 +129,7 @@ class WholeBatch:
             if is_new and sum(one.rows > 0 for one in parts) > 1:
                 self._check_mixing(walked, factors, parts)
         except UnclearLossError as error:
-            raise _refusal("this loss", str(error)) from None
+            raise NotSplitError("this loss", str(error)) from None
         multiples = scaled_before(loss)
         leaves = _leaves(loss, inputs)
         former = [one.grad for one in leaves]
@@ -233,10 +245,12 @@ def _scaled(walked: Sequence[Walked], factors: Sequence[Factor], rank: int) -> I
     for one, factor in zip(walked, factors, strict=True):
         node = one.nodes[factor.reduction or 0]
         if node.name() == "torch::autograd::AccumulateGrad":
-            raise _refusal("this loss", "a parameter is added to it without any operation")
+            raise NotSplitError("this loss", "a parameter is added to it without any operation")
         mine = factor.factors[rank]
         if by_node.setdefault(node, mine) != mine:
-            raise _refusal("this loss", "one mean is divided by different numbers of the batch")
+            raise NotSplitError(
+                "this loss", "one mean is divided by different numbers of the batch"
+            )
     for node, mine in by_node.items():
         if not mine:  # a mean over nothing is not a number, which times 0 it would remain
             handles.append(node.register_hook(_nothing))
@@ -282,7 +296,7 @@ def _leaves(loss: torch.Tensor, inputs: Any) -> list[torch.Tensor]:
     """The parameters that get gradients, in an order that is the same on all ranks.
 
     Raises:
-        PenstockError: the program looks at gradients before they are those of the whole batch.
+        NotSplitError: the program looks at gradients before they are those of the whole batch.
     """
     if inputs is not None:
         found = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
@@ -298,26 +312,19 @@ def _leaves(loss: torch.Tensor, inputs: Any) -> list[torch.Tensor]:
             waiting += [one for one, _ in node.next_functions]
     for one in found:
         if one._backward_hooks or one._post_accumulate_grad_hooks:
-            raise _refusal("a hook on a parameter's gradient",
+            raise NotSplitError("a hook on a parameter's gradient",
                            "it would see the gradient of this card's samples alone")  # fmt: skip
     return found
 
 
 def _only_loss(tensors: Any, grad_tensors: Any, *, create_graph: bool) -> torch.Tensor:
-    """The loss. Raises `PenstockError` if it is called in a way that is not supported."""
+    """The loss. Raises `NotSplitError` if it is called in a way that is not supported."""
     all_ = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     if len(all_) != 1 or all_[0].numel() != 1:
-        raise _refusal("backward of several tensors, or of one with several numbers",
+        raise NotSplitError("backward of several tensors, or of one with several numbers",
                        "no sum or mean over samples is to be seen there")  # fmt: skip
     given = grad_tensors[0] if isinstance(grad_tensors, (list, tuple)) else grad_tensors
     if given is not None or create_graph:
-        raise _refusal("backward with create_graph or with a gradient",
+        raise NotSplitError("backward with create_graph or with a gradient",
                        "it would be that of this card's samples alone")  # fmt: skip
     return all_[0]
-
-
-def _refusal(what: str, why: str) -> PenstockError:
-    return PenstockError(
-        f"{what} cannot be split over cards", why,
-        "write the loss as sums and means over samples and call its backward(), or use one card",
-    )  # fmt: skip

@@ -56,7 +56,10 @@ def normalized(
 ) -> torch.Tensor:
     """Normalizes (samples, channels, ...) over the samples of all ranks.
 
-    `counts`: whether this rank's samples do. Raises ValueError as torch does for a single value.
+    `counts`: whether this rank's samples do.
+
+    Raises:
+        ValueError: a channel has a single value, as torch says as well.
     """
     shape = [1, -1] + [1] * (given.dim() - 2)
     out, mean, var, count = _Normalize.apply(given, ranks, eps, counts)

@@ -68,9 +68,19 @@ class Parts:
 
     def install(self) -> None:
         """Makes every `DataLoader` of this process load parts."""
-        DataLoader.__iter__ = lambda loader: self._begin(loader)
-        DataLoader._index_sampler = property(lambda loader: _Sampler(_plain_sampler(loader), self, loader))
-        _BaseDataLoaderIter.__next__ = lambda running: self._take(running)
+
+        def begin(loader: DataLoader[Any]) -> Any:
+            return self._begin(loader)
+
+        def sampler(loader: DataLoader[Any]) -> _Sampler:
+            return _Sampler(_plain_sampler(loader), self, loader)
+
+        def take(running: Any) -> Any:
+            return self._take(running)
+
+        DataLoader.__iter__ = begin
+        DataLoader._index_sampler = property(sampler)
+        _BaseDataLoaderIter.__next__ = take
 
     def uninstall(self) -> None:
         """Gives torch its own loaders back."""
@@ -106,7 +116,9 @@ class Parts:
     def begin(self, sampler: Any, loader: DataLoader[Any]) -> _Drawn:
         """The indices of a loop."""
         is_shared = self._is_training()
-        if is_shared and (loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset)):
+        if is_shared and (
+            loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset)
+        ):
             raise _refusal(loader)
         return _Drawn(self, iter(sampler), self._drawing, is_shared=is_shared)
 

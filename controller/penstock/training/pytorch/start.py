@@ -127,8 +127,5 @@ def _read_whole_values() -> None:
 def _connected(mine: Place) -> TorchRanks:
     host, _, port = mine.store.rpartition(":")
     store = torch.distributed.TCPStore(host, int(port), mine.size, is_master=mine.rank == 0)
-    torch.distributed.init_process_group(
-        "gloo", store=store, rank=mine.rank, world_size=mine.size
-    )
+    torch.distributed.init_process_group("gloo", store=store, rank=mine.rank, world_size=mine.size)
     return TorchRanks()
-
