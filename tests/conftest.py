@@ -12,7 +12,7 @@ from tests.interposition.support import real_driver
 from tests.support import headers, host_steal, xdist_schedule
 
 # Tests that need torch run in an environment of their own, build/torch, and no others do.
-NEED_TORCH = {"card", "estimate_torch"}
+NEED_TORCH = {"card", "estimate_torch", "training"}
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HERE = Path(__file__).parent
 collect_ignore = [

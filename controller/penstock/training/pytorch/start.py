@@ -1,0 +1,131 @@
+"""Start of a rank: what is put between an ordinary program and torch."""
+
+from __future__ import annotations
+
+import os
+import random
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from penstock.training.names import VARIABLE, place
+from penstock.training.pytorch import batch_norm
+from penstock.training.pytorch.backward import WholeBatch, whole_value
+from penstock.training.pytorch.parts import Parts
+from penstock.training.pytorch.random_states import Drawing
+from penstock.training.pytorch.ranks import TorchRanks
+from penstock.training.speeds import Speeds
+from penstock.training.split import split_batch
+
+if TYPE_CHECKING:
+    from penstock.training.names import Place
+
+
+def start() -> None:
+    """Makes this process the rank that its environment names. Raises `PenstockError`."""
+    mine = place()
+    if mine is None or torch.distributed.is_initialized():
+        return
+    # A child that the program starts is a process of its own, not a second rank.
+    del os.environ[VARIABLE]
+    torch.manual_seed(mine.seed)
+    random.seed(mine.seed)
+    Rank(mine).install()
+
+
+class Rank:
+    """This process among those that train together."""
+
+    def __init__(self, mine: Place) -> None:
+        self._ranks = _connected(mine)
+        self._speeds = Speeds(mine.weights)
+        self._whole = WholeBatch(self._ranks, self._speeds.add)
+        self._parts = Parts(
+            self._whole, mine.rank, self._counts, self._is_training, self._before_loop
+        )
+        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._evaluated: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._synchronized: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+    def install(self) -> None:
+        """Puts itself between the program and torch."""
+        torch.autograd.backward = self._whole.backward
+        self._parts.install()
+        batch_norm.install(self._whole, self._ranks)
+        self._watch_optimizers()
+        self._watch_modes()
+        _read_whole_values()
+
+    def _watch_optimizers(self) -> None:
+        plain = torch.optim.Optimizer.__init__
+
+        def init(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            plain(optimizer, *args, **kwargs)
+            self._optimizers.add(optimizer)
+
+        torch.optim.Optimizer.__init__ = init
+
+    def _watch_modes(self) -> None:
+        plain = torch.nn.Module.train
+
+        def train(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
+            (self._evaluated.discard if mode else self._evaluated.add)(module)
+            return plain(module, mode)
+
+        torch.nn.Module.train = train
+
+    def _is_training(self) -> bool:
+        """Whether a loop that begins now trains: gradients are on, and so is the model's mode."""
+        if not torch.is_grad_enabled():
+            return False
+        trained = {id(one) for one in self._trained()}
+        return not any(
+            not module.training and any(id(one) in trained for one in module.parameters())
+            for module in self._evaluated
+        )
+
+    def _trained(self) -> list[torch.Tensor]:
+        return [one for optimizer in self._optimizers for group in optimizer.param_groups
+                for one in group["params"]]  # fmt: skip
+
+    def _before_loop(self) -> Drawing:
+        """All ranks draw the same batches, and begin with the same parameters."""
+        drawing = Drawing(self._ranks)
+        new = [one for one in self._trained() if one not in self._synchronized]
+        if new:
+            with torch.no_grad():
+                self._ranks.copy_first(new)
+            for one in new:
+                self._synchronized[one] = True
+        return drawing
+
+    def _counts(self, rows: int, _: int) -> tuple[int, ...]:
+        counts = list(split_batch(rows, self._speeds.weights))
+        # What differs between cards tells what depends on the batch, so they never get the same.
+        if len({max(1, one) for one in counts}) == 1 and len(counts) > 1 and counts[-1]:
+            counts[0] += 1
+            counts[-1] -= 1
+        return tuple(counts)
+
+
+def _read_whole_values() -> None:
+    plain_item, plain_float = torch.Tensor.item, torch.Tensor.__float__
+
+    def item(tensor: torch.Tensor) -> Any:
+        value = whole_value(tensor)
+        return plain_item(tensor) if value is None else value
+
+    def to_float(tensor: torch.Tensor) -> float:
+        value = whole_value(tensor)
+        return plain_float(tensor) if value is None else value
+
+    torch.Tensor.item, torch.Tensor.__float__ = item, to_float
+
+
+def _connected(mine: Place) -> TorchRanks:
+    host, _, port = mine.store.rpartition(":")
+    store = torch.distributed.TCPStore(host, int(port), mine.size, is_master=mine.rank == 0)
+    torch.distributed.init_process_group("gloo", store=store, rank=mine.rank, world_size=mine.size)
+    return TorchRanks()

@@ -1,0 +1,43 @@
+"""A job whose ranks are processes of this machine, each with a program as its user starts it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+from penstock.training.names import VARIABLE, Place
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def run_job(program, *arguments, weights=(3, 2, 1), timeout_s=120):
+    """What each rank printed. Fails if one did not end well."""
+    store = f"127.0.0.1:{free_port()}"
+    started = []
+    for rank in range(len(weights)):
+        place = Place(rank, len(weights), store, 5, tuple(map(float, weights)))
+        environment = {**os.environ, VARIABLE: str(place), "GLOO_SOCKET_IFNAME": "lo",
+                       "OMP_NUM_THREADS": "1"}  # fmt: skip
+        started.append(subprocess.Popen(
+            [sys.executable, program, *arguments], env=environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ))  # fmt: skip
+    try:
+        said = [one.communicate(timeout=timeout_s) for one in started]
+    finally:
+        for one in started:
+            one.kill()
+    return [(one.returncode, *texts) for one, texts in zip(started, said, strict=True)]
+
+
+def run_alone(program, *arguments):
+    """What the program prints on one machine."""
+    done = subprocess.run([sys.executable, program, *arguments], capture_output=True, text=True,
+                          check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
+    return done.stdout
