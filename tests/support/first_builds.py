@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 
 def main() -> None:
     for what, make in BUILDS.items():
-        try:
-            make()
-        except (
-            builds.BuildError, clang.NotToBeHadError, cluster.NotToBeHadError,
-            container_images.NotToBeHadError,
-        ) as why:  # fmt: skip
-            print(f"{what} could not be built: {why}", file=sys.stderr)
+        _build(what, make)
+
+
+def _build(what: str, make: Callable[[], object]) -> None:
+    try:
+        make()
+    except (
+        builds.BuildError, clang.NotToBeHadError, cluster.NotToBeHadError,
+        container_images.NotToBeHadError,
+    ) as why:  # fmt: skip
+        print(f"{what} could not be built: {why}", file=sys.stderr)
 
 
 def _containers() -> None:

@@ -57,6 +57,7 @@ class Rank:
         self._watch_optimizers()
         self._watch_modes()
         _read_whole_values()
+        self._write_once()
 
     def _watch_optimizers(self) -> None:
         plain = torch.optim.Optimizer.__init__
@@ -75,6 +76,21 @@ class Rank:
             return plain(module, mode)
 
         torch.nn.Module.train = train
+
+    def _write_once(self) -> None:
+        """Checkpoints are written by rank 0, and read when it has come to the same line."""
+        plain_save, plain_load = torch.save, torch.load
+
+        def save(made: Any, file: Any, *args: Any, **kwargs: Any) -> None:
+            if self._ranks.rank == 0 or not isinstance(file, (str, os.PathLike)):
+                plain_save(made, file, *args, **kwargs)
+
+        def load(file: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(file, (str, os.PathLike)):
+                self._ranks.gather([0.0])
+            return plain_load(file, *args, **kwargs)
+
+        torch.save, torch.load = save, load
 
     def _is_training(self) -> bool:
         """Whether a loop that begins now trains: gradients are on, and so is the model's mode."""
