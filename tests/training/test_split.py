@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.training.speeds import FIRST, Speeds
-from penstock.training.split import split_batch
+from penstock.training.split import split_batch, unequal
 
 weights = st.lists(st.floats(0, 1000, allow_subnormal=False), min_size=1, max_size=8)
 
@@ -35,6 +35,16 @@ def test_no_card_gets_more_than_its_memory_holds(rows, given_weights, data):
     assert sum(counts) == rows
     for count, bound in zip(counts, bounds, strict=True):
         assert bound is None or count <= bound
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6))
+def test_cards_never_have_equal_parts(counts):
+    made = unequal(tuple(counts))
+    assert sum(made) == sum(counts)
+    assert min(made) >= 0
+    assert max(abs(a - b) for a, b in zip(made, counts, strict=True)) <= 1
+    if sum(one > 0 for one in counts) > 1:
+        assert len({max(1, one) for one in made}) > 1 or sum(one > 0 for one in made) == 1
 
 
 def test_what_a_full_card_cannot_take_goes_to_the_others_in_proportion():

@@ -35,6 +35,21 @@ def split_batch(
     return tuple(counts)
 
 
+def unequal(counts: tuple[int, ...]) -> tuple[int, ...]:
+    """The same samples, but not as many on each card, if more than one card has some.
+
+    What differs between cards tells what depends on the batch (see `factors`). A card without
+    samples computes one.
+    """
+    having = [i for i, one in enumerate(counts) if one]
+    if len(having) < 2 or len({max(1, one) for one in counts}) > 1:
+        return counts
+    moved = list(counts)
+    moved[having[0]] += 1
+    moved[having[-1]] -= 1
+    return tuple(moved)
+
+
 def _filled(rows: int, weights: Sequence[float], bounds: Sequence[int]) -> list[float]:
     """Shares in proportion to the weights, those above their bounds cut, the rest shared again."""
     shares = [0.0] * len(weights)

@@ -17,7 +17,7 @@ from penstock.training.pytorch.parts import Parts
 from penstock.training.pytorch.random_states import Drawing
 from penstock.training.pytorch.ranks import TorchRanks
 from penstock.training.speeds import Speeds
-from penstock.training.split import split_batch
+from penstock.training.split import split_batch, unequal
 
 if TYPE_CHECKING:
     from penstock.training.names import Place
@@ -118,12 +118,7 @@ class Rank:
         return drawing
 
     def _counts(self, rows: int, _: int) -> tuple[int, ...]:
-        counts = list(split_batch(rows, self._speeds.weights))
-        # What differs between cards tells what depends on the batch, so they never get the same.
-        if len({max(1, one) for one in counts}) == 1 and len(counts) > 1 and counts[-1]:
-            counts[0] += 1
-            counts[-1] -= 1
-        return tuple(counts)
+        return unequal(split_batch(rows, self._speeds.weights))
 
 
 def _read_whole_values() -> None:
