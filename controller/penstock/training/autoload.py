@@ -1,7 +1,4 @@
-"""Autoload of a rank: what `import torch` calls, in every program on a machine that has both.
-
-A program that is no rank costs a look at its environment.
-"""
+"""Autoload of a rank: what a process calls that has imported torch and was started as a rank."""
 
 from __future__ import annotations
 

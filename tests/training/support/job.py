@@ -13,6 +13,13 @@ from penstock.training.names import VARIABLE, Place
 OURS = {"PENSTOCK_CARD", "TORCH_DEVICE_BACKEND_AUTOLOAD"}
 ALONE = {name: value for name, value in os.environ.items() if name not in OURS}
 ALONE["OMP_NUM_THREADS"] = "1"
+AS_RANK = """
+import runpy, sys, torch
+from penstock.training import autoload
+autoload.load()
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 def free_port():
@@ -29,7 +36,7 @@ def run_job(program, *arguments, weights=(3, 2, 1), timeout_s=120):
         place = Place(rank, len(weights), store, 5, tuple(map(float, weights)))
         environment = {**ALONE, VARIABLE: str(place), "GLOO_SOCKET_IFNAME": "lo"}
         started.append(subprocess.Popen(
-            [sys.executable, program, *arguments], env=environment, text=True,
+            [sys.executable, "-c", AS_RANK, program, *arguments], env=environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         ))  # fmt: skip
     try:

@@ -45,7 +45,8 @@ class Rank:
         self._parts = Parts(
             self._whole, mine.rank, self._counts, self._is_training, self._before_loop
         )
-        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        # In the order in which the program made them, which is the same on all ranks.
+        self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._evaluated: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._synchronized: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
@@ -64,7 +65,7 @@ class Rank:
 
         def init(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             plain(optimizer, *args, **kwargs)
-            self._optimizers.add(optimizer)
+            self._optimizers.append(weakref.ref(optimizer))
 
         torch.optim.Optimizer.__init__ = init
 
@@ -103,7 +104,8 @@ class Rank:
         )
 
     def _trained(self) -> list[torch.Tensor]:
-        return [one for optimizer in self._optimizers for group in optimizer.param_groups
+        living = [one for ref in self._optimizers if (one := ref()) is not None]
+        return [one for optimizer in living for group in optimizer.param_groups
                 for one in group["params"]]  # fmt: skip
 
     def _before_loop(self) -> Drawing:
