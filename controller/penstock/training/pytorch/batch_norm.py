@@ -37,11 +37,6 @@ def install(whole: WholeBatch, ranks: Ranks) -> None:
     functional.batch_norm = batch_norm
 
 
-def uninstall() -> None:
-    """Gives torch its own back."""
-    functional.batch_norm = _plain
-
-
 def normalized(
     ranks: Ranks,
     given: torch.Tensor,

@@ -82,12 +82,6 @@ class Parts:
         DataLoader._index_sampler = property(sampler)
         _BaseDataLoaderIter.__next__ = take
 
-    def uninstall(self) -> None:
-        """Gives torch its own loaders back."""
-        DataLoader.__iter__ = _plain_iter
-        DataLoader._index_sampler = property(_plain_sampler)
-        _BaseDataLoaderIter.__next__ = _plain_next
-
     def _begin(self, loader: DataLoader[Any]) -> Any:
         self._drawing = self._before_loop()
         with self._drawing.here():  # it draws the seed of its workers
