@@ -70,7 +70,7 @@ def test_a_program_whose_card_cannot_be_opened_is_told_why():
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True,
                           text=True, check=False, timeout=60)  # fmt: skip
     last = done.stderr.splitlines()[-1]
-    assert "CardError: card 1 cannot be used: there is no cpu:99: " in last
+    assert "CardError: card 1 cannot be used: its worker says: there is no cpu:99: " in last
 
 
 def test_a_driver_that_does_not_tell_its_free_memory_has_what_torch_has_not_taken(monkeypatch):

@@ -45,12 +45,7 @@ def test_a_pytorch_program_trains_on_blocks_of_the_pool_and_gives_them_back(
     wanted = subprocess.run(
         [torch_python, file, "--device=cpu", STEPS], capture_output=True, text=True, check=True
     )
-    command = [sys.executable, "-m", "penstock", "run", "--tflops", "50", "--name", "train", "--"]
-    process = subprocess.Popen(
-        [*command, torch_python, file, STEPS], env=real.environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    real.started.append(process)
+    process = started(real, torch_python, file, STEPS)
     wait_until(lambda: phases(real).get("train") == "running", 60)
     out, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
@@ -121,12 +116,7 @@ while True:
 
 
 def test_a_program_whose_card_is_killed_is_told_where_it_is_said_how(real, torch_python):
-    command = [sys.executable, "-m", "penstock", "run", "--tflops", "50", "--name", "train", "--"]
-    process = subprocess.Popen(
-        [*command, torch_python, "-c", LOOP], env=real.environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    real.started.append(process)
+    process = started(real, torch_python, "-c", LOOP)
     assert process.stdout.readline() == "9.0\n"
     (worker,) = cards_of(real)
     os.kill(worker, signal.SIGKILL)
@@ -140,16 +130,11 @@ def test_a_program_whose_card_is_killed_is_told_where_it_is_said_how(real, torch
         capture_output=True, check=False,
     )  # fmt: skip
     assert "card-ended" in said.stdout, said.stderr
-    assert "the worker of its card was killed by signal 9" in said.stdout
+    assert "the worker of its card ended (killed by signal 9)" in said.stdout
 
 
 def test_a_program_whose_blocks_are_released_is_told_why_its_device_has_gone(real, torch_python):
-    command = [sys.executable, "-m", "penstock", "run", "--tflops", "50", "--name", "train", "--"]
-    process = subprocess.Popen(
-        [*command, torch_python, "-c", LOOP], env=real.environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    real.started.append(process)
+    process = started(real, torch_python, "-c", LOOP)
     assert process.stdout.readline() == "9.0\n"
     assert real("release", "train").returncode == 0
     _, errors = process.communicate(timeout=60)
@@ -164,12 +149,7 @@ def test_a_training_goes_on_while_its_blocks_become_fewer_and_more(real, torch_p
     wanted = subprocess.run(
         [torch_python, file, "--device=cpu", steps], capture_output=True, text=True, check=True
     )
-    command = [sys.executable, "-m", "penstock", "run", "--tflops", "50", "--name", "train", "--"]
-    process = subprocess.Popen(
-        [*command, torch_python, file, steps], env=real.environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    real.started.append(process)
+    process = started(real, torch_python, file, steps)
     first = process.stdout.readline()
     before = cards_of(real)
     assert real("resize", "train", "--tflops=20").returncode == 0
@@ -179,6 +159,17 @@ def test_a_training_goes_on_while_its_blocks_become_fewer_and_more(real, torch_p
     assert process.returncode == 0, errors
     assert losses(first + out) == pytest.approx(losses(wanted.stdout), rel=1e-3)
     wait_until(lambda: is_free(real), 30)
+
+
+def started(commands, *program):
+    """A program that has 50 blocks, as application "train"."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "run", "--tflops", "50", "--name", "train", "--",
+         *program],
+        env=commands.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    commands.started.append(process)
+    return process
 
 
 def cards_of(commands):

@@ -15,8 +15,8 @@ ALONE = {name: value for name, value in os.environ.items() if name not in OURS}
 ALONE["OMP_NUM_THREADS"] = "1"
 AS_RANK = """
 import runpy, sys, torch
-from penstock.training import autoload
-autoload.load()
+from penstock.training.pytorch.start import start
+start()
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

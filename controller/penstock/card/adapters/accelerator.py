@@ -32,9 +32,5 @@ class Accelerator(Adapter):
 
     def memory_bytes(self) -> tuple[int, int]:
         """The device's memory: free, and in total."""
-        try:
-            free_bytes, total_bytes = self._module.mem_get_info(self.device)
-        except RuntimeError:  # some drivers of Intel's GPUs do not tell
-            total_bytes = self._module.get_device_properties(self.device).total_memory
-            free_bytes = total_bytes - self._module.memory_reserved(self.device)
+        free_bytes, total_bytes = self._module.mem_get_info(self.device)
         return free_bytes, total_bytes

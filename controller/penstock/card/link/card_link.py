@@ -477,7 +477,7 @@ class CardLink:
 
     def _not_connected(self, error: Exception) -> CardError:
         if isinstance(error, RefusedError):  # it has said what to do as well
-            return CardError(self._label, "cannot be used", str(error), "")
+            return CardError(self._label, "cannot be used", f"its worker says: {error}", "")
         ended = self._how_ended(_KNOWS_END_WITHIN_S) if self._how_ended is not None else None
         why = ended or _words(error, self._settings.connect_s)
         return CardError(self._label, "cannot be reached", why, self._log or "see what it wrote")

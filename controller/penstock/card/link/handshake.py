@@ -183,7 +183,7 @@ class _Handshake:
                 raise ConnectionResetError("the other side ended the connection")
             decoder.filled(count)
         if frame.kind == GOODBYE:
-            raise RefusedError(goodbye_reason(frame.body))
+            raise RefusedError(goodbye_reason(frame.body) or "the connection is not wanted")
         if frame.kind != kind or frame.flags or frame.number:
             raise ProtocolError(f"a frame of kind {frame.kind} came instead of kind {kind}")
         return frame.body

@@ -205,8 +205,8 @@ def _record_end(process: subprocess.Popen[bytes], tenant: Path, device_uuid: str
     """Waits for a worker's end. The program sees only a connection that ended."""
     status = process.wait()
     if status:
-        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        reason = f"the worker of its card {how}"
+        how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+        reason = f"the worker of its card ended ({how})"
         record_event(tenant, "card-ended", reason=reason, device=device_uuid, pid=process.pid)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
@@ -24,24 +23,6 @@ _plain_next = _BaseDataLoaderIter.__next__
 _plain_sampler = DataLoader._index_sampler.fget
 
 
-@dataclass(frozen=True)
-class Shares:
-    """How one batch is split: samples by rank, and whether this rank has some.
-
-    `ran` of a rank without samples is 1: it computes the batch's first one, which does not count.
-    """
-
-    counts: tuple[int, ...]
-
-    def mine(self, rank: int, indices: list[Any]) -> tuple[list[Any], Mine]:
-        """This rank's indices, and what they are of the batch."""
-        first = sum(self.counts[:rank])
-        own = indices[first : first + self.counts[rank]]
-        digest = hashlib.blake2b(repr(indices).encode(), digest_size=6).digest()
-        mine = Mine(len(own), max(1, len(own)), int.from_bytes(digest))
-        return own or indices[:1], mine
-
-
 class Parts:
     """Splits the batches of training loops; loops that only evaluate have whole batches."""
 
@@ -49,13 +30,13 @@ class Parts:
         self,
         whole: WholeBatch,
         rank: int,
-        counts: Callable[[int, int], tuple[int, ...]],
+        counts: Callable[[int], tuple[int, ...]],
         is_training: Callable[[], bool],
         before_loop: Callable[[], Drawing],
     ) -> None:
         """Takes what decides the split.
 
-        `counts`: samples by rank, of a batch of so many samples, the so manieth of the job.
+        `counts`: samples by rank, of a batch of so many samples.
         `before_loop`: called when a loop over a loader begins, on all ranks; by what it returns
         the loop draws its batches.
         """
@@ -64,7 +45,6 @@ class Parts:
         self._counts = counts
         self._is_training = is_training
         self._before_loop = before_loop
-        self._drawn = 0
 
     def install(self) -> None:
         """Makes every `DataLoader` of this process load parts."""
@@ -117,9 +97,15 @@ class Parts:
         return _Drawn(self, iter(sampler), self._drawing, is_shared=is_shared)
 
     def share(self, indices: list[Any]) -> tuple[list[Any], Mine]:
-        """This rank's part of the next batch."""
-        self._drawn += 1
-        return Shares(self._counts(len(indices), self._drawn)).mine(self._rank, indices)
+        """This rank's indices of the next batch, and what they are of it.
+
+        A rank without samples computes the batch's first one, which does not count.
+        """
+        counts = self._counts(len(indices))
+        first = sum(counts[: self._rank])
+        own = indices[first : first + counts[self._rank]]
+        digest = hashlib.blake2b(repr(indices).encode(), digest_size=6).digest()
+        return own or indices[:1], Mine(len(own), max(1, len(own)), int.from_bytes(digest))
 
 
 class _Sampler:

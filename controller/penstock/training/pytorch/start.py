@@ -119,7 +119,7 @@ class Rank:
                 self._synchronized[one] = True
         return drawing
 
-    def _counts(self, rows: int, _: int) -> tuple[int, ...]:
+    def _counts(self, rows: int) -> tuple[int, ...]:
         return unequal(split_batch(rows, self._speeds.weights))
 
 
