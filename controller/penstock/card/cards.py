@@ -34,6 +34,7 @@ class Cards:
     and some may wait for the lost one.
 
     Attributes:
+        places: Where they were started.
         speeds: What they are worth to each other.
         has_measured: Whether the speeds were measured, and not given by the program's starter.
         failures: What has failed on them.
@@ -44,13 +45,20 @@ class Cards:
 
     def __init__(self) -> None:
         self.cards: list[StartedCard] = []
+        self.places: Sequence[CardPlace] = ()
         self.speeds: tuple[float, ...] = ()
         self.has_measured = False
         self.failures = Failures()
         self._is_closed = False
 
-    def start(self, places: Sequence[CardPlace]) -> None:
-        """Starts the workers and brings them together. Raises `PenstockError`."""
+    def start(
+        self, places: Sequence[CardPlace], speeds: tuple[float, ...] | None = None
+    ) -> None:
+        """Starts the workers and brings them together. Raises `PenstockError`.
+
+        `speeds`: those that are known; None: they are given by the places, or measured.
+        """
+        self.places = places
         with self.ended_on_error():
             # Each loads torch first, which takes seconds, so they do it at the same time.
             with ThreadPoolExecutor(len(places)) as threads:
@@ -61,7 +69,9 @@ class Cards:
             _set_up(self.cards)
             given = [one.speed for one in self.cards if one.speed is not None]
             self.has_measured = len(given) < len(places)
-            self.speeds = self.measured_speeds() if self.has_measured else tuple(given)
+            if speeds is None:
+                speeds = self.measured_speeds() if self.has_measured else tuple(given)
+            self.speeds = speeds
         atexit.register(self.close)
 
     @contextlib.contextmanager
@@ -124,10 +134,12 @@ class Cards:
                 one.close(1.0)
 
 
-def start_cards(places: Sequence[CardPlace]) -> Cards:
-    """Starts a worker at each place. Raises `PenstockError`."""
+def start_cards(
+    places: Sequence[CardPlace], speeds: tuple[float, ...] | None = None
+) -> Cards:
+    """Starts a worker at each place; `speeds` as in `Cards.start`. Raises `PenstockError`."""
     cards = Cards()
-    cards.start(places)
+    cards.start(places, speeds)
     return cards
 
 

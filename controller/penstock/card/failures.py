@@ -19,11 +19,13 @@ class Failures:
 
     Attributes:
         is_set: Whether the program is to be told of something, at its next use of the device.
+        count: How many have failed so far.
         lost: Why no card can be used any more; None as long as they can.
     """
 
     def __init__(self) -> None:
         self.is_set = False
+        self.count = 0
         self.lost: CardError | None = None
         self._lock = threading.Lock()
         self._noted: list[tuple[str, pb.Failure]] = []
@@ -37,6 +39,7 @@ class Failures:
         with self._lock:
             if len(self._noted) < _MOST:
                 self._noted.append((card, failure))
+            self.count += 1
             self.is_set = True
 
     def lose(self, error: CardError) -> bool:

@@ -13,7 +13,7 @@ from penstock.card.device.decision import Question, all_whole
 from penstock.card.device.messages import Slots, operation_message
 from penstock.card.device.operand import Operand
 from penstock.card.device.tensors import new_tensor
-from penstock.card.frames import Kind, pack_calls
+from penstock.card.frames import pack_calls
 from penstock.card.layout import WHOLE, Shard, Split
 from penstock_api.v1 import card_ops_pb2 as pb
 
@@ -59,7 +59,7 @@ def compute(
     lent = session.conversions.lend(loans, scan.buffers)
     numbers = [number, *(one.number for one in lent), *scan.integers, *spare]
     try:
-        answers = session.stream.ask(Kind.COMPUTE, pack_calls(numbers, scan.reals))
+        answers = session.stream.compute(pack_calls(numbers, scan.reals))
     except Exception:
         dead.extend(spare)  # it may have failed on one card alone
         raise

@@ -289,7 +289,7 @@ def _patch_optimizers() -> None:
     def ended(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         parameters = optimizer.param_groups[0]["params"] if optimizer.param_groups else ()
         if parameters and _is_own(parameters[0].device):
-            module._session().balance.step()
+            module._session().step_ended()
 
     register_optimizer_step_post_hook(ended)
 

@@ -16,6 +16,7 @@ from penstock.card.device.known import Known
 from penstock.card.device.move import contents, cut_anew, fill, parts_of
 from penstock.card.device.own_operations import OwnOperations
 from penstock.card.device.planner import Planner
+from penstock.card.device.recovery import Recovery
 from penstock.card.device.reductions import Reductions
 from penstock.card.device.sharding import Sharding
 from penstock.card.device.stream import Stream
@@ -23,6 +24,7 @@ from penstock.card.device.tensors import buffer_of, extent
 from penstock.card.frames import Kind, Statistics, pack_trace, unpack_statistics
 from penstock.card.layout import WHOLE, Layout, Partial, Reducing, Split
 from penstock.card.link import CardError
+from penstock.card.names import recovers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -55,6 +57,8 @@ class Session:
     def __init__(self, cards: Cards) -> None:
         self.cards = cards
         self.stream = Stream(cards)
+        if recovers():
+            self.stream.recovery = Recovery(self)
         self.speeds = cards.speeds
         self.planner = Planner(self.stream, cards.speeds)
         self.plans: Known[tuple[Any, ...], Plan] = Known(MOST_PLANS, self._forget_plans)
@@ -173,6 +177,21 @@ class Session:
         self._begin_operations()
         self.sharding.take()
         self.balance.restart()
+        if self.stream.recovery is not None:
+            self.stream.recovery.begin_anew()
+
+    def replaced(self, cards: Cards) -> None:
+        """Goes on with cards that know all operations, and have all buffers as they lie."""
+        self.cards = cards
+        self.stream.replace(cards)
+        self.balance.restart()
+
+    def step_ended(self) -> None:
+        """An optimizer has ended a step. Raises `CardError` if a card is lost."""
+        self.balance.step()
+        if self.stream.recovery is not None:
+            with self.stream.lock:
+                self.stream.recovery.step()
 
     def set_speeds(self, speeds: tuple[float, ...]) -> None:
         """Splits new tensors by other speeds.

@@ -6,7 +6,8 @@ import atexit
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.card.device.buffer import dead
 from penstock.card.device.errors import failure_error, request_error
@@ -29,9 +30,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.card.cards import Cards
+    from penstock.card.device.journal import Bodies
+    from penstock.card.device.recovery import Recovery
     from penstock.card.layout import Split
     from penstock.card.link import CardLink, Reply
     from penstock_api.v1.card_ops_pb2 import Failure, Operation
+
+    Request = tuple[int, Kind, bytes]  # to which card, by its place
+
+_T = TypeVar("_T")
 
 # A frame to each card costs as much as some calls, and cards that wait for one are idle.
 CALLS_AT_ONCE = 16  # in one frame, unless frames follow each other faster than
@@ -52,10 +59,14 @@ class Stream:
             got it and others not, so that no card can be used any more.
         is_noted: Whether somebody sees that the calls in `numbers` are sent soon.
         waited_ns: How long the program has waited for answers.
+        is_lost: Whether no other cards may take the place of these any more.
+        recovery: What gives the program other cards for lost ones; None: nothing does.
         on_wait: Called after an upload or a wait with its name, its start and the bytes.
     """
 
     on_wait: Callable[[str, int, int], None] | None = None
+    recovery: Recovery | None = None
+    is_lost = False
 
     def __init__(self, cards: Cards) -> None:
         self.lock = threading.RLock()
@@ -96,17 +107,13 @@ class Stream:
             with self.whole():
                 self.numbers, self.reals, self.calls, self.is_noted = [], [], 0, False
                 self._flushed_s = time.monotonic()
-                for link in self.links:
-                    self._post(link, Kind.RUN, body)
+                self._send_all(Kind.RUN, body)
                 if self._forgotten:
-                    self._post_forgotten()
+                    forgotten, self._forgotten = self._forgotten, []
+                    self._send_all(Kind.FORGET, pack_numbers(forgotten))
             self._wait_for_room()
-
-    def _post_forgotten(self) -> None:
-        body = pack_numbers(self._forgotten)
-        self._forgotten = []
-        for link in self.links:
-            self._post(link, Kind.FORGET, body)
+            if self.recovery is not None and not self.is_torn:
+                self.recovery.sent()
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
@@ -123,7 +130,7 @@ class Stream:
             for link in self.links:
                 link.wait_for_room()
         except CardError as error:
-            raise self._lost(error) from None
+            self._replace(error, self.links)
 
     def _send_tails(self) -> None:
         """Sends calls after which the program does something else than calling."""
@@ -146,10 +153,10 @@ class Stream:
         with self.lock:
             self.flush()
             self._operations += 1
+            for message in messages:
+                message.number = self._operations
             with self.whole():
-                for link, message in zip(self.links, messages, strict=True):
-                    message.number = self._operations
-                    self._post(link, Kind.DEFINE, message.SerializeToString())
+                self._send(Kind.DEFINE, [(one.SerializeToString(),) for one in messages])
             return self._operations
 
     def forget(self, operations: Iterable[int]) -> None:
@@ -167,9 +174,9 @@ class Stream:
             self.check()
             self.flush()
             with self.whole():
-                for link, part in zip(self.links, parts, strict=True):
+                for card, part in enumerate(parts):
                     for kind, body in upload_frames(number, part):
-                        self._post(link, kind, *body)
+                        self._send(kind, [body if i == card else None for i in range(len(parts))])
             self._wait_for_room()
         if self.on_wait is not None:
             self.on_wait("upload", began_ns, sum(map(len, parts)))
@@ -179,8 +186,7 @@ class Stream:
         with self.lock:
             self.flush()
             with self.whole():
-                for link, size_bytes in zip(self.links, sizes_bytes, strict=True):
-                    self._post(link, Kind.ALLOCATE, pack_upload(number, size_bytes))
+                self._send(Kind.ALLOCATE, [(pack_upload(number, one),) for one in sizes_bytes])
 
     def download(self, number: int, split: Split | None, first: int, end: int) -> bytearray:
         """Bytes `first` to `end` of a buffer, from the cards that have them.
@@ -190,34 +196,54 @@ class Stream:
             RuntimeError: the content is missing, as an operation has failed.
         """
         bounds = split.bounds if split is not None else (0, end)
-        with self.lock:
-            self.check()
-            self.flush()
-            ranges, replies = [], []
-            for link, low, high in zip(self.links, bounds, bounds[1:], strict=False):
-                high = min(end, high)  # noqa: PLW2901 - no more than that is asked for
-                for start in range(max(first, low), high, MOST_PART_BYTES):
-                    stop = min(high, start + MOST_PART_BYTES)
-                    body = pack_range(number, start - low, stop - low)
-                    replies.append(self._request(link, Kind.DOWNLOAD, body))
-                    ranges.append((start, stop))
+        ranges = [
+            (card, low, start, min(end, high, start + MOST_PART_BYTES))
+            for card, (low, high) in enumerate(pairwise(bounds))
+            for start in range(max(first, low), min(end, high), MOST_PART_BYTES)
+        ]
+        requests = [
+            (card, Kind.DOWNLOAD, pack_range(number, start - low, stop - low))
+            for card, low, start, stop in ranges
+        ]
         content = bytearray(end - first)
-        for (start, stop), part in zip(ranges, self._results(replies), strict=True):
+        for (_, _, start, stop), part in zip(ranges, self._results(requests), strict=True):
             content[start - first : stop - first] = part
         return content
 
     def ask(self, kind: Kind, body: bytes = b"") -> list[memoryview]:
         """The answers of all cards to one request. Raises as `download`."""
-        with self.lock:
-            self.check()
-            replies = self.begin(kind, body)
-        return self._results(replies)
+        return self._results(self._of_all(kind, body))
+
+    def compute(self, body: bytes) -> list[memoryview]:
+        """The answers of all cards to COMPUTE, a call that also makes buffers.
+
+        The caller holds the lock. Raises as `download`.
+        """
+        answers = self.ask(Kind.COMPUTE, body)
+        if self.recovery is not None:
+            self.recovery.note(Kind.COMPUTE, [(body,) for _ in self.links])
+        return answers
 
     def begin(self, kind: Kind, body: bytes = b"") -> list[Reply]:
         """Asks all cards, and does not wait for their answers. Raises `CardError`."""
         with self.lock:
-            self.flush()
-            return [self._request(link, kind, body) for link in self.links]
+            return self._retried(lambda: self._begin(self._of_all(kind, body)))
+
+    def begin_downloads(self, requests: Sequence[tuple[int, bytes]]) -> list[Reply]:
+        """Asks cards, by their places, for bytes of buffers after all calls so far.
+
+        Raises:
+            CardError: a card is lost. No other takes its place.
+        """
+        with self.lock:
+            return self._begin([(card, Kind.DOWNLOAD, body) for card, body in requests])
+
+    def _of_all(self, kind: Kind, body: bytes) -> list[Request]:
+        return [(card, kind, body) for card in range(len(self.links))]
+
+    def _begin(self, requests: Sequence[Request]) -> list[Reply]:
+        self.flush()
+        return [self.links[card].request(kind, body) for card, kind, body in requests]
 
     def poisoned(self) -> set[int]:
         """The buffers that are missing. Raises as `download`."""
@@ -225,9 +251,13 @@ class Stream:
 
     def take(self, cards: Cards) -> None:
         """Goes on with other cards, which have all buffers and know no operation yet."""
+        self.replace(cards)
+        self._forgotten = []
+
+    def replace(self, cards: Cards) -> None:
+        """Goes on with other cards, which have done all that the former ones were told."""
         self.links = [one.link for one in cards.cards]
         self.failures = cards.failures
-        self._forgotten = []
 
     def check(self) -> None:
         """Passes on what has failed on a card, if the program was not told yet.
@@ -254,30 +284,59 @@ class Stream:
         """
         with self.lock:
             if self.is_torn:
+                self.is_lost = True
                 for link in self.links:
                     link.lose("the program was interrupted in the middle of an operation")
                 self.is_torn = False
-            self.flush()
-            replies = [self._request(link, Kind.POISONED, b"") for link in self.links]
-            poisoned = {one for body in self._answers(replies) for one in unpack_numbers(body)}
+            requests = self._of_all(Kind.POISONED, b"")
+            answers = self._retried(lambda: self._answers(self._begin(requests)))
+            poisoned = {one for body in answers for one in unpack_numbers(body)}
             if poisoned:
-                body = pack_poison(dict.fromkeys(sorted(poisoned), -1))
-                for link in self.links:
-                    self._post(link, Kind.POISON, body)
+                self._send_all(Kind.POISON, pack_poison(dict.fromkeys(sorted(poisoned), -1)))
             # Each card has reported what failed before it answered.
             return self.failures.take()
 
-    def _post(self, link: CardLink, kind: Kind, *parts: bytes | memoryview) -> None:
-        try:
-            link.post(kind, *parts, waits=False)
-        except CardError as error:
-            raise self._lost(error) from None
+    def _send_all(self, kind: Kind, body: bytes) -> None:
+        self._send(kind, [(body,)] * len(self.links))
 
-    def _request(self, link: CardLink, kind: Kind, body: bytes) -> Reply:
+    def _send(self, kind: Kind, bodies: Bodies) -> None:
+        """Posts a frame to each card, or sees that cards in their place have got it.
+
+        Raises:
+            CardError: a card is lost, and no other takes its place.
+        """
+        links = self.links
+        if self.recovery is not None:
+            self.recovery.note(kind, bodies)
         try:
-            return link.request(kind, body)
+            for link, parts in zip(links, bodies, strict=True):
+                if parts is not None:
+                    link.post(kind, *parts, waits=False)
         except CardError as error:
-            raise self._lost(error) from None
+            self._replace(error, links)
+
+    def _replace(self, error: CardError, links: Sequence[CardLink]) -> None:
+        """Goes on with cards in the place of those of `links`, one of which is lost.
+
+        Raises:
+            CardError: why that is not possible.
+        """
+        with self.lock:
+            if self.links is not links:  # another thread has done it
+                return
+            lost = self._lost(error)
+            if self.recovery is None or self.is_lost:
+                raise lost from None
+            self.recovery.replace_lost(lost)
+
+    def _retried(self, ask: Callable[[], _T]) -> _T:
+        """What `ask` returns; it asks again if other cards took the place of lost ones."""
+        while True:
+            links = self.links
+            try:
+                return ask()
+            except CardError as error:
+                self._replace(error, links)
 
     def _lost(self, error: CardError) -> CardError:
         """The error of the card that was lost first: the others were ended because of it."""
@@ -287,17 +346,22 @@ class Stream:
         began_ns = time.monotonic_ns()
         try:
             return [reply.result() for reply in replies]
-        except CardError as error:
-            raise self._lost(error) from None
         finally:
             self.waited_ns += time.monotonic_ns() - began_ns
             if self.on_wait is not None:
                 self.on_wait("waits for the cards", began_ns, 0)
 
-    def _results(self, replies: Sequence[Reply]) -> list[memoryview]:
+    def _results(self, requests: Sequence[Request]) -> list[memoryview]:
         """The answers, if nothing has failed on the way to them."""
+
+        def ask() -> list[memoryview]:
+            with self.lock:
+                self.check()
+                replies = self._begin(requests)
+            return self._answers(replies)
+
         try:
-            answers = self._answers(replies)
+            answers = self._retried(ask)
         except OperationError as error:
             self.check()
             raise request_error(error) from None

@@ -24,6 +24,17 @@ class CardError(PenstockError):
         """A new error of the same content: one that is raised twice would keep both stacks."""
         return CardError(*self._words)
 
+    def and_then(self, text: str) -> CardError:
+        """The same error, with what was tried afterwards."""
+        card, what, why, fix = self._words
+        return CardError(card, what, f"{why}; {text}", fix)
+
+    @property
+    def sentence(self) -> str:
+        """What happened to which card, and why, without what to do."""
+        card, what, why, _ = self._words
+        return f"{card} {what}: {why}"
+
 
 class OperationError(PenstockError):
     """An operation failed on a card, which goes on working.
