@@ -12,7 +12,12 @@ from tests.card.support.processes import assert_gone
 from tests.card.support.sessions import session_of
 from tests.card.support.training import Training, losses_of
 
+from penstock.card import PenstockCardWarning
 from penstock.card.device import recovery
+from penstock.card.link import CardError
+from penstock.card.local_cards import parse_cards
+from penstock.card.names import recovers
+from penstock.model import PenstockError
 
 CARDS = "cpu=1,cpu=2"
 MOMENTS = int(os.environ.get("PENSTOCK_TEST_MOMENTS", "20"))
@@ -62,3 +67,232 @@ def test_a_training_that_loses_a_card_at_any_moment_has_the_same_losses(
         assert losses == undisturbed
         assert [again.step() for _ in range(STEPS)] == undisturbed
         assert_gone(pids)
+
+
+def lost(session, *cards, number=signal.SIGKILL):
+    """Kills or stops workers, while the program does nothing."""
+    torch.penstock.synchronize()
+    for card in cards:
+        os.kill(session.cards.cards[card].pid, number)
+    if number == signal.SIGKILL:
+        assert_gone([session.cards.cards[card].pid for card in cards])
+
+
+def split(rows=12):
+    return torch.arange(rows * 64.0, device="penstock").view(rows, 64).relu() + 1
+
+
+def of_shape_by_data():
+    own = split()
+    return own[own > 100].sort(descending=True).values * 2
+
+
+def gradients():
+    torch.manual_seed(3)
+    layer = torch.nn.Linear(64, 32).to("penstock")
+    layer(split() / 100).tanh().sum().backward()
+    return layer.weight.grad
+
+
+def dropped_out():
+    torch.manual_seed(5)
+    return torch.nn.functional.dropout(split(), 0.5)
+
+
+def written_into():
+    own = split()
+    own[2:5].mul_(3)
+    own.t()[1] = 7
+    return own
+
+
+MADE = (split, of_shape_by_data, gradients, dropped_out, written_into)
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True], ids=["from_the_start", "from_a_snapshot"])
+@pytest.mark.parametrize("make", MADE)
+def test_tensors_of_every_layout_have_the_same_content_after_a_loss(make, has_snapshot):
+    with session_of(CARDS) as session:
+        expected = make().cpu()
+        own = make()
+        if has_snapshot:
+            take_snapshot(session)
+        later = own * 2
+        lost(session, 1)
+        assert torch.equal((own + 1).cpu(), expected + 1)
+        assert torch.equal(later.cpu(), expected * 2)
+        assert torch.equal(make().cpu(), expected), "random numbers and new operations as before"
+
+
+def take_snapshot(session):
+    """The journal begins anew."""
+    with session.stream.lock:
+        own = session.stream.recovery
+        own._snap()
+        deadline_s = time.monotonic() + 10
+        while own._pending is not None:
+            assert time.monotonic() < deadline_s
+            own.sent()
+            time.sleep(0.01)
+    assert own._journal.position == 0
+
+
+def test_all_cards_may_be_lost_at_once_and_again():
+    with session_of(CARDS) as session:
+        own = split()
+        for _ in range(3):
+            lost(session, 0, 1)
+            own = own + 1
+            assert own[0, 5].item() == own[0, 0].item() + 5
+        take_snapshot(session)
+        lost(session, 0, 1, number=signal.SIGSTOP)
+        assert own[0, 0].item() == 4
+
+
+def test_a_card_that_is_lost_while_it_comes_back_comes_back(monkeypatch):
+    with session_of(CARDS) as session:
+        own = split()
+        former, met = recovery.start_cards, []
+
+        def start(*given):
+            cards = former(*given)
+            if len(met) < 2:
+                os.kill(cards.cards[len(met)].pid, signal.SIGKILL)
+            met.append(cards)
+            return cards
+
+        monkeypatch.setattr(recovery, "start_cards", start)
+        lost(session, 1)
+        assert own[0, 5].item() == 6
+        assert len(met) == 3
+
+
+def test_cards_that_are_lost_each_time_end_the_program_with_the_first_reason(monkeypatch):
+    monkeypatch.setattr(recovery, "AGAIN_S", 0.01)
+    with session_of(CARDS) as session:
+        own = split()
+        former, met = recovery.start_cards, []
+
+        def start(*given):
+            cards = former(*given)
+            met.append(cards)
+            os.kill(cards.cards[0].pid, signal.SIGKILL)
+            return cards
+
+        monkeypatch.setattr(recovery, "start_cards", start)
+        lost(session, 1)
+        with pytest.raises(CardError, match=r"^card 1 .*it cannot be started again: card 0"):
+            own.sum().item()
+        assert len(met) == recovery.MOST_LOSSES
+        with pytest.raises(CardError, match="^card 1 "):
+            own + 1
+        assert_gone([card.pid for one in met for card in one.cards])
+
+
+def test_an_operation_that_failed_is_told_once_and_its_result_stays_missing():
+    with session_of("cpu=1@20000000,cpu=2@20000000") as session:
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.ones(40_000_000, device="penstock").sum().item()
+        own = split()
+        large = torch.ones(40_000_000, device="penstock")
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.penstock.synchronize()
+        lost(session, 1)
+        assert own[0, 5].item() == 6
+        with pytest.raises(RuntimeError, match="missing"):
+            large[0].item()
+        assert own[0, 6].item() == 7
+
+
+def test_a_failure_that_the_program_was_not_told_of_is_told_after_a_loss():
+    with session_of("cpu=1@20000000,cpu=2@20000000") as session:
+        own = split()
+        torch.penstock.synchronize()
+        with session.stream.lock:
+            torch.ones(40_000_000, device="penstock")
+            session.stream.flush()
+            os.kill(session.cards.cards[1].pid, signal.SIGKILL)
+        with pytest.raises(torch.OutOfMemoryError):
+            own.sum().item()
+        assert own[0, 5].item() == 6
+
+
+def test_the_program_is_warned_of_what_happened():
+    with session_of(CARDS) as session:
+        own = split()
+        lost(session, 1)
+        said = r"card 1 .* is gone: .*signal 9.* all cards run again, with the same content"
+        with pytest.warns(PenstockCardWarning, match=said):
+            assert own[0, 5].item() == 6
+
+
+def test_after_a_move_to_other_cards_a_loss_changes_nothing():
+    with session_of(CARDS) as session:
+        own = split()
+        session.replace_cards(parse_cards("cpu=2,cpu=1,cpu=1"))
+        later = own + 1
+        deadline_s = time.monotonic() + 10
+        while not session.stream.recovery._is_complete:
+            assert time.monotonic() < deadline_s
+            torch.penstock.synchronize()
+            later = later + 0
+            session.step_ended()
+        lost(session, 2)
+        assert later[11, 3].item() == 11 * 64 + 3 + 2
+        with session.away() as go_on:
+            go_on(parse_cards(CARDS))
+        assert own[0, 5].item() == 6
+
+
+def test_what_is_kept_does_not_grow_with_the_steps(monkeypatch):
+    monkeypatch.setattr(recovery, "LEAST_PERIOD_S", 0.0)
+    monkeypatch.setattr(recovery, "PERIODS", 0)
+    with session_of(CARDS) as session:
+        training, positions, sizes_bytes = Training(), [], []
+        for _ in range(60):
+            training.step()
+            positions.append(session.stream.recovery._journal.position)
+            sizes_bytes.append(session.stream.recovery._journal.size_bytes)
+        assert max(positions[30:]) <= max(positions[:30])
+        assert 0 < max(sizes_bytes[30:]) <= max(sizes_bytes[:30])
+
+
+def test_a_program_without_steps_has_snapshots_too(monkeypatch):
+    monkeypatch.setattr(recovery, "MOST_BYTES_ANYWHERE", 100_000)
+    with session_of(CARDS) as session:
+        kept_bytes = []
+        for i in range(200):
+            own = torch.full((1000,), float(i)).to("penstock") + 1
+            assert own[5].item() == i + 1
+            kept_bytes.append(session.stream.recovery._journal.size_bytes)
+        assert max(kept_bytes) < 300_000
+        lost(session, 0)
+        assert own[5].item() == 200
+
+
+def test_a_sharded_model_loses_a_card_and_trains_on(monkeypatch, undisturbed):
+    monkeypatch.setenv("PENSTOCK_CARD_SHARDING", "on")
+    with session_of(CARDS) as session:
+        training = Training()
+        losses = []
+        for i in range(STEPS):
+            if i in {4, 9}:
+                lost(session, i % 2)
+            losses.append(training.step())
+        assert losses == pytest.approx(undisturbed, rel=1e-5)
+
+
+def test_a_program_that_is_interrupted_in_a_call_cannot_go_on():
+    with session_of(CARDS) as session:
+        own = split()
+        session.stream.is_torn = True
+        with pytest.raises(CardError, match="interrupted"):
+            own.sum().item()
+        with pytest.raises(CardError, match="interrupted"):
+            own.sum().item()
+
+
+def test_another_word_in_the_variable_is_refused(monkeypatch):
+    monkeypatch.setenv("PENSTOCK_CARD_RECOVERY", "yes")
+    with pytest.raises(PenstockError, match="invalid .PENSTOCK_CARD_RECOVERY: 'yes'"):
+        recovers()

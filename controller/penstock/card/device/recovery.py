@@ -130,8 +130,8 @@ class Recovery:
         if untold is not None:
             cards.failures.note(*untold)
         session.replaced(cards)
-        warn(f"{lost.sentence}; the cards were started again and have the same content, "
-             f"{time.monotonic() - began_s:.1f} s later")  # fmt: skip
+        warn(f"{lost.sentence}; after {time.monotonic() - began_s:.1f} s all cards run again, "
+             "with the same content")  # fmt: skip
 
     def _started(self, lost: CardError) -> Cards:
         if not self._is_complete or self._losses > MOST_LOSSES:
