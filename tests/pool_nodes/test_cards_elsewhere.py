@@ -14,9 +14,9 @@ SILENT_S = 2 + 2  # after so long at the latest; the second part is for a busy m
 HARMLESS = {"throttle", "cut_shortly"}
 
 
-def test_a_fault_on_another_node_is_named_or_harmless_and_gives_no_other_data(tmp_path):
+def test_a_fault_on_another_node_is_named_or_harmless_or_survived_and_gives_no_other_data(tmp_path):
     found = namespaces.run(
-        "card_losses", tmp_path / "pool", 120 + 60 * MOMENTS,
+        "card_losses", tmp_path / "pool", 120 + 90 * MOMENTS,
         python=torch_python(), moments=MOMENTS, steps=STEPS,
     )  # fmt: skip
     assert len(found["undisturbed"]) == STEPS
@@ -32,9 +32,9 @@ def test_a_fault_on_another_node_is_named_or_harmless_and_gives_no_other_data(tm
 
 
 def check_outcome(one):
-    """An error that names the card, or all steps."""
+    """An error that names the card, or all steps: always so if lost cards come back."""
     is_late = one["steps_before"] > STEPS - 4  # it may have ended before its card was lost
-    if one["kind"] in HARMLESS or (is_late and not one["lost"]):
+    if one["recovers"] or one["kind"] in HARMLESS or (is_late and not one["lost"]):
         assert (one["code"], len(one["losses"])) == (0, STEPS), one
         return
     assert one["code"] == 1, one

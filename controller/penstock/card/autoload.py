@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from penstock.card.names import FIRST_TORCH, VARIABLE, cards_text
+from penstock.card.names import AS_VARIABLE, FIRST_TORCH, VARIABLE, cards_text
 
 _NAME = "penstock"
 _GROUP = "torch.backends"  # of entry points: the extensions that `import torch` loads
@@ -59,6 +59,10 @@ def _load() -> str | None:
     place.register_guard()
     place.take()
     first_use.prepare()
+    if os.environ.get(AS_VARIABLE) == "cuda":
+        from penstock.card.device import cuda_name
+
+        cuda_name.take_name()
     return None
 
 

@@ -10,6 +10,8 @@ VARIABLE = "PENSTOCK_CARD"  # the cards of this program; "off": torch is left al
 POOL = "pool:"  # begins the variable of a program whose cards a compute pool starts
 SHARDING_VARIABLE = "PENSTOCK_CARD_SHARDING"  # whether parameters are sharded: off, auto or on
 RECOVERY_VARIABLE = "PENSTOCK_CARD_RECOVERY"  # whether lost cards are started again: off or on
+AS_VARIABLE = "PENSTOCK_CARD_AS"  # "cuda": the device has this name, too
+EVENTS_VARIABLE = "PENSTOCK_CARD_EVENTS"  # a file that gets a line of JSON for each lost card
 TRACE_VARIABLE = "PENSTOCK_CARD_TRACE"  # the file of a trace; %p: the process
 FIRST_TORCH, END_TORCH = (2, 13), (2, 16)  # tested releases: from the first on, before the end
 

@@ -29,6 +29,7 @@ from penstock.cli.commands import (
     simulate,
     tenant,
     top,
+    train,
     usage,
 )
 from penstock.cli.options import AS_IS
@@ -52,6 +53,7 @@ SUB_COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
     "kube": kube.app,
     "pool": pool.app,
     "card": card.app,
+    "train": train.app,
     "policy": policy.app,
     "shim": shim.app,
     "bench": bench.app,

@@ -1,1 +1,1 @@
-"""Training of one program on several unlike cards, each with a part of every batch."""
+"""Training jobs: a program for one device, on unlike cards, started again when it fails."""

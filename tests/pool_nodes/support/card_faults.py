@@ -110,14 +110,15 @@ class Moment:
     blocks: int
     python: str
     steps: int
+    recovers: bool
 
     def run(self) -> dict:
         """What the program said, and what was left."""
         chance = random.Random(self.number)  # noqa: S311 - a moment, the same in each run
         kind = list(FAULTS)[self.number % len(FAULTS)]
         train = Training(
-            self.pool, self.node, f"train-{self.number}", self.blocks, self.python, self.steps,
-            ("-c", SAYS_LOSS),
+            self.pool, self.node, f"train-{self.number}-{self.recovers:d}", self.blocks, self.python, self.steps,
+            ("-c", SAYS_LOSS), self.recovers,
         ).start()  # fmt: skip
         train.wait_for_steps(chance.randrange(1, self.steps // 2))
         cards = {node: pids for node in self.pool.machines if (pids := train.cards_on(node))}
@@ -130,6 +131,7 @@ class Moment:
         train.process.communicate(timeout=GONE_WITHIN_S)
         return {
             "kind": kind,
+            "recovers": self.recovers,
             "nodes": list(cards),
             "pids": cards.get(node, list(pids)),
             "steps_before": before,

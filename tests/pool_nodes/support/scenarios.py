@@ -196,8 +196,9 @@ def card_losses(folder: Path, python: str, moments: int, steps: int) -> dict:
     pool.start()
     free = pool.free_blocks()
     found = [
-        card_faults.Moment(pool, number, "node-3", sum(speeds), python, steps).run()
-        for number in range(moments)
+        card_faults.Moment(pool, number, "node-3", sum(speeds), python, steps, recovers).run()
+        for recovers in (False, True)
+        for number in range(moments if not recovers else (moments + 1) // 2)
     ]
     return {
         "free": free,

@@ -38,6 +38,7 @@ class Training:
     python: str
     steps: int
     wrapper: tuple[str, ...] = ()  # Python's arguments before the program
+    recovers: bool = False  # whether cards come back
     process: subprocess.Popen[str] | None = None
 
     @property
@@ -46,7 +47,8 @@ class Training:
 
     def start(self) -> Training:
         """Claims its blocks and starts it; what it prints goes into a file."""
-        shell = f'exec "$0" "$@" > {self.out} 2>&1'
+        variable = f"PENSTOCK_CARD_RECOVERY={'on' if self.recovers else 'off'}"
+        shell = f'{variable} exec "$0" "$@" > {self.out} 2>&1'
         self.process = self.pool.penstock_on(
             self.node, "run", f"--tflops={self.blocks}", f"--name={self.name}", "--priority=1",
             "--", "sh", "-c", shell, self.python, *self.wrapper, PROGRAM, "--double",

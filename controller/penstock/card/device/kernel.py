@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
 _Generator = torch._C.Generator  # also those that torch passes on without their Python class
-_PLAIN = {int, type(None), str, torch.dtype, torch.memory_format, torch.layout, torch.device}
+_Device = type(torch.empty(0).device)  # torch.device may be replaced (`cuda_name`)
+_PLAIN = {int, type(None), str, torch.dtype, torch.memory_format, torch.layout, _Device}
 _COMPLEX = {torch.complex32, torch.complex64, torch.complex128}  # their views may be conjugated
 _NO_INTEGERS: list[int] = []
 _default_dtype = torch.get_default_dtype  # what integers become, and what a float is made
@@ -77,7 +78,7 @@ class Scan:
         elif isinstance(value, _Generator):
             self.generator = value
         else:
-            if kind is torch.device:
+            if kind is _Device:
                 check_index(value)
             self.key.append(value)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.card.cards import start_cards
 from penstock.card.device.buffer import live_buffers
+from penstock.card.device.event_file import note_event
 from penstock.card.device.journal import Content, Journal
 from penstock.card.device.warn import warn
 from penstock.card.frames import MOST_PART_BYTES, Kind, pack_range
@@ -130,8 +131,10 @@ class Recovery:
         if untold is not None:
             cards.failures.note(*untold)
         session.replaced(cards)
-        warn(f"{lost.sentence}; after {time.monotonic() - began_s:.1f} s all cards run again, "
-             "with the same content")  # fmt: skip
+        text = (f"{lost.sentence}; after {time.monotonic() - began_s:.1f} s all cards run again, "
+                "with the same content")  # fmt: skip
+        note_event("card-lost", text)
+        warn(text)
 
     def _started(self, lost: CardError) -> Cards:
         if not self._is_complete or self._losses > MOST_LOSSES:

@@ -1,0 +1,194 @@
+"""The name "cuda" for the virtual card: programs that were written for one GPU, as they are.
+
+Only a program whose starter wants it so ($PENSTOCK_CARD_AS=cuda, as `penstock train run` sets it):
+`torch.cuda.is_available()` is true there, and every way to name a device leads from "cuda" to
+"penstock". What torch.cuda has and the card has not is refused with what to do instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils import _device
+
+from penstock.card.device import module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NAME, _CUDA = "penstock", "cuda"
+_Device: Any = torch.device
+CAPABILITY = (8, 0)  # which programs ask to choose types of numbers: bfloat16 is there
+_REFUSED = (
+    "Stream", "current_stream", "default_stream", "stream", "graph", "CUDAGraph",
+    "make_graphed_callables", "caching_allocator_alloc", "memory_snapshot", "comm",
+)  # fmt: skip
+_METHODS = ("to", "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros", "new_empty_strided")
+_LIKE = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like",
+         "zeros_like", "frombuffer")  # fmt: skip
+
+
+def take_name() -> None:
+    """Makes "cuda" another name of the device, once, in the whole program."""
+    torch.device = _CudaOrOther
+    for one in (*_device._device_constructors(), *(getattr(torch, name) for name in _LIKE)):
+        name = one.__name__
+        if getattr(torch, name, None) is one:
+            setattr(torch, name, _named(one))
+    for name in _METHODS:
+        setattr(torch.Tensor, name, _named(getattr(torch.Tensor, name)))
+    torch.Tensor.cuda = _cuda
+    torch.Tensor.is_cuda = property(lambda self: self.device.type in {_NAME, _CUDA})
+    torch.nn.Module.cuda = lambda self, device=None: self._apply(lambda one: one.cuda(device))
+    torch.nn.Module.to = _named(torch.nn.Module.to)
+    torch.load = _named(torch.load)
+    torch.set_default_device = _named(torch.set_default_device)
+    for kind in (torch.autocast, torch.amp.GradScaler, _device.DeviceContext, torch.UntypedStorage):
+        kind.__init__ = _named(kind.__init__)
+    torch.Generator.__new__ = _named(torch.Generator.__new__)
+    _fill_module()
+    register_optimizer_step_pre_hook(_refuse_cpu)
+
+
+def _refuse_cpu(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """A program that was given cards and trains on the CPU instead would not notice.
+
+    Raises:
+        RuntimeError: the first parameters that it trains are on the CPU, and nothing on the cards.
+    """
+    if module.is_initialized():
+        return
+    parameters = optimizer.param_groups[0]["params"] if optimizer.param_groups else ()
+    if parameters and parameters[0].device.type == "cpu":
+        raise RuntimeError(
+            "this program has cards and trains on the CPU: move the model and each batch to the "
+            'device, as in model.to("cuda"), or start it without cards'
+        )
+
+
+def _mapped(device: Any) -> Any:
+    """A device as torch is to get it: "cuda" and "cuda:0" are the card."""
+    if isinstance(device, str) and device.partition(":")[0] == _CUDA:
+        return device.replace(_CUDA, _NAME, 1)
+    if type(device) is _Device and device.type == _CUDA:
+        return _Device(_NAME, device.index or 0)
+    return device
+
+
+def _named(former: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that takes devices in any place, by any name."""
+
+    @functools.wraps(former)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for name in ("device", "map_location", "device_type"):
+            if name in kwargs:
+                kwargs[name] = _mapped(kwargs[name])
+        return former(*[_mapped(one) if type(one) in _NAMES else one for one in args], **kwargs)
+
+    return call
+
+
+_NAMES = {str, _Device}
+
+
+class _DeviceKind(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _Device)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, _Device)
+
+
+class _CudaOrOther(metaclass=_DeviceKind):
+    """torch.device, which makes the card of "cuda"."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        kwargs = {name: _mapped(value) for name, value in kwargs.items()}
+        return _Device(*map(_mapped, args), **kwargs)
+
+
+_CudaOrOther.__name__ = _CudaOrOther.__qualname__ = "device"
+_CudaOrOther.__module__ = "torch"
+
+
+def _cuda(self: torch.Tensor, device: Any = None, *_: Any, **__: Any) -> torch.Tensor:
+    """`tensor.cuda()`: the tensor on the card."""
+    module.set_device(device if device is not None else 0)
+    return self.to(_NAME)
+
+
+class _Event:
+    """`torch.cuda.Event`: a moment at which the cards had done all before it."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._at_s = 0.0
+
+    def record(self, *_: Any) -> None:
+        """Waits for the cards, and notes the time. Raises `CardError`."""
+        module.synchronize()
+        self._at_s = time.monotonic()
+
+    def synchronize(self) -> None:
+        """The cards have done all before it."""
+
+    wait = synchronize
+
+    def query(self) -> bool:
+        """Always: `record` has waited."""
+        return True
+
+    def elapsed_time(self, other: _Event) -> float:
+        """Milliseconds from this event to another one."""
+        return (other._at_s - self._at_s) * 1000
+
+
+def _properties(device: Any = None) -> types.SimpleNamespace:
+    del device
+    free_bytes, total_bytes = module.mem_get_info()
+    del free_bytes
+    return types.SimpleNamespace(
+        name=module.get_device_name(), major=CAPABILITY[0], minor=CAPABILITY[1],
+        total_memory=total_bytes, multi_processor_count=1, warp_size=32,
+    )  # fmt: skip
+
+
+def _fill_module() -> None:
+    """Puts what the card has into torch.cuda."""
+    cuda = torch.cuda
+    own = {
+        name: value for name, value in vars(module).items()
+        if getattr(value, "__module__", "").startswith("penstock.") and not name.startswith("_")
+    }  # fmt: skip
+    own |= {
+        "Event": _Event,
+        "get_device_properties": _properties,
+        "get_device_capability": lambda device=None: CAPABILITY,
+        "is_current_stream_capturing": lambda: False,
+        "memory_reserved": module.memory_allocated,
+        "max_memory_reserved": module.max_memory_allocated,
+        "reset_peak_memory_stats": lambda device=None: None,
+        "ipc_collect": lambda: None,
+        "_lazy_init": module._lazy_init,
+        "init": module._lazy_init,
+    }
+    for name in ("cards_text", "TYPE_CHECKING", "annotations"):
+        own.pop(name, None)
+    for name, value in own.items():
+        setattr(cuda, name, value)
+    for name in _REFUSED:
+        setattr(cuda, name, _refusing(name))
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError(
+            f"torch.cuda.{name} is of one GPU, and this program runs on a virtual card of several: "
+            "leave it out, or ask torch.cuda.get_device_name() first"
+        )
+
+    return refuse

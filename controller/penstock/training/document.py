@@ -1,0 +1,161 @@
+"""TrainJob: the document of a training job, version v1alpha1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+
+from penstock.model import PenstockError, parse_duration_ns
+from penstock.policy.document import Document, Problem, parse, read_text
+from penstock.policy.validation import InvalidError, validated
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+API_VERSION, KIND = "penstock.io/v1alpha1", "TrainJob"
+DEFAULT_PROJECT = "default"
+MOST_RESTARTS = 1000
+NAME = r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$"
+Split = Literal["weighted", "even"]
+Name = Annotated[str, StringConstraints(pattern=NAME)]
+
+
+def _duration(value: object) -> str:
+    """A time with its unit, as it was written. Raises `ValueError`."""
+    parse_duration_ns(value)
+    return str(value)
+
+
+def _card(value: object) -> str:
+    """One card as in $PENSTOCK_CARD. Raises `ValueError`."""
+    from penstock.card.local_cards import parse_cards
+
+    text = str(value)
+    try:
+        (card,) = parse_cards(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is several cards: write each as an item of the list") from None
+    except PenstockError as error:
+        raise ValueError(f"{error.what}: {error.why}") from None
+    del card
+    return text
+
+
+Duration = Annotated[str, BeforeValidator(_duration)]
+Card = Annotated[str, BeforeValidator(_card)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Metadata(_Strict):
+    """Which project the job belongs to, and what its run is called."""
+
+    project: Name = DEFAULT_PROJECT
+    name: Name | None = None
+
+
+class Pool(_Strict):
+    """What the job claims of the compute pool."""
+
+    tflops: str | float
+    memory: str | None = None
+    kind: str = ""
+    priority: int = 0
+    wait: str | None = None
+
+
+class Spec(_Strict):
+    """What is run, and on what."""
+
+    command: list[str] = Field(min_length=1)
+    folder: str | None = Field(None, description="where it runs (default: the document's folder)")
+    environment: dict[str, str] = Field(default_factory=dict)
+    cards: list[Card] | None = Field(None, min_length=1)
+    pool: Pool | None = None
+    split: Split = "weighted"
+    restarts: int = Field(0, ge=0, le=MOST_RESTARTS)
+    grace: Duration = Field("10s", description="from the order to stop until it is killed")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Spec:
+        if (self.cards is None) == (self.pool is None):
+            raise ValueError("write either cards (of this machine) or pool")
+        if self.split == "even" and self.pool is not None:
+            raise ValueError("split: even is for cards: what a pool gives has its measured speed")
+        if self.split == "even" and any("=" in one for one in self.cards or ()):
+            raise ValueError("split: even contradicts speeds that are given: leave one of them out")
+        if self.cards is not None and len({"=" in one for one in self.cards}) > 1:
+            raise ValueError("some cards have a speed and others have none: write all or none")
+        return self
+
+    @property
+    def grace_s(self) -> float:
+        """`grace` in seconds."""
+        return parse_duration_ns(self.grace) / 1e9
+
+    def card_variable(self) -> str | None:
+        """$PENSTOCK_CARD of the program; None: the pool gives it."""
+        if self.cards is None:
+            return None
+        even = {one: one.replace("@", "=1@") if "@" in one else f"{one}=1" for one in self.cards}
+        return ",".join(even[one] if self.split == "even" else one for one in self.cards)
+
+
+class TrainJob(_Strict):
+    """A training job."""
+
+    api_version: Literal["penstock.io/v1alpha1"] = Field(alias="apiVersion")
+    kind: Literal["TrainJob"]
+    metadata: Metadata = Metadata()
+    spec: Spec
+
+    def plain(self) -> dict[str, Any]:
+        """The job as its document would have it, with all defaults."""
+        return self.model_dump(by_alias=True, mode="json")
+
+
+class JobError(PenstockError):
+    """A job's document cannot be used; its text has all problems, each with file and line."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("job not usable")
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.problems))
+
+
+_EXAMPLES: Mapping[str, str] = {
+    "apiVersion": API_VERSION, "kind": KIND, "spec.command": "[python, train.py]",
+}  # fmt: skip
+
+
+def load_job(file: Path) -> TrainJob:
+    """The job of a file, which runs in the file's folder unless it says another.
+
+    Raises:
+        JobError: it has not exactly one document, or that is not valid.
+        PenstockError: the file cannot be read, or is no YAML.
+    """
+    documents = parse(read_text(file), str(file))
+    if len(documents) != 1:
+        text = f"has {len(documents)} documents: a file has one job, beginning with kind: {KIND}"
+        raise JobError([Problem(str(file), None, (), text)])
+    job = checked(documents[0], str(file))
+    folder = str((file.absolute().parent / (job.spec.folder or "")).resolve())
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"folder": folder})})
+
+
+def checked(document: Document, file: str) -> TrainJob:
+    """The job in a document. Raises `JobError`."""
+    if not isinstance(document.value, dict):
+        text = f"a job is a mapping that begins with apiVersion: {API_VERSION}"
+        raise JobError([Problem(file, document.position(()), (), text)])
+    try:
+        return validated(document, file, TrainJob, _EXAMPLES)
+    except InvalidError as error:
+        raise JobError(error.problems) from None

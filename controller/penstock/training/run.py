@@ -1,0 +1,272 @@
+"""Run: one execution of a training job, kept in a folder of its project.
+
+The folder has `job.json` (what is run), `state.json` (how it is), `events.jsonl` (what happened),
+`output.log` (what the program printed), and `lock`, which the process that supervises it holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.model import PenstockError, nearest
+from penstock.training.document import NAME, TrainJob
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VARIABLE = "PENSTOCK_TRAIN_DIR"
+ACTIVE = {"starting", "running", "restarting", "stopping"}
+_RUN = "run"  # begins the names of runs that got none
+
+
+@dataclass(frozen=True)
+class State:
+    """How a run is.
+
+    Attributes:
+        phase: "starting", "running", "restarting", "stopping", "succeeded", "failed", "stopped";
+            for a run whose supervisor has gone "unwatched" (the program goes on) or "lost".
+        attempt: How often the program was started.
+        pid: Of the program; 0: it does not run.
+        ticks: When that process began, as /proc says it.
+        code: The program's exit code, negative for a signal; None: it has none yet.
+        reason: Why it is so, in words.
+        began_s, ended_s: Seconds since 1970; 0: not yet.
+    """
+
+    phase: str
+    attempt: int = 0
+    pid: int = 0
+    ticks: int = 0
+    code: int | None = None
+    reason: str = ""
+    began_s: float = 0.0
+    ended_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run in its folder, which `create` makes and `find` finds."""
+
+    folder: Path
+
+    @property
+    def project(self) -> str:
+        """The project's name."""
+        return self.folder.parent.name
+
+    @property
+    def name(self) -> str:
+        """Its own name."""
+        return self.folder.name
+
+    @property
+    def output(self) -> Path:
+        """What the program printed."""
+        return self.folder / "output.log"
+
+    @property
+    def events_file(self) -> Path:
+        """What happened, each line a JSON object with `time`, `event` and `text`."""
+        return self.folder / "events.jsonl"
+
+    def __str__(self) -> str:
+        return f"{self.project}/{self.name}"
+
+    def job(self) -> TrainJob:
+        """What is run. Raises `PenstockError` if its file cannot be read."""
+        with _reading(self.folder / "job.json"):
+            return TrainJob.model_validate(json.loads((self.folder / "job.json").read_text()))
+
+    def state(self) -> State:
+        """How it is. Raises `PenstockError` if its file cannot be read."""
+        with _reading(self.folder / "state.json"):
+            said = State(**json.loads((self.folder / "state.json").read_text()))
+        if said.phase not in ACTIVE or self.is_supervised():
+            return said
+        if said.pid and started_ticks(said.pid) == said.ticks:
+            return replace(said, phase="unwatched", reason="its supervisor was killed; the program goes on")
+        return replace(said, phase="lost", reason="its supervisor was killed, or the machine restarted")
+
+    def write_state(self, state: State) -> None:
+        """Keeps how it is, at once or not at all. Raises `OSError`."""
+        _write(self.folder / "state.json", asdict(state))
+
+    def add_event(self, event: str, text: str) -> None:
+        """Notes what happened; a full disk must not end a training."""
+        line = json.dumps({"time": time.time(), "event": event, "text": text})
+        with contextlib.suppress(OSError), self.events_file.open("a") as file:
+            file.write(line + "\n")
+
+    def events(self) -> list[dict[str, Any]]:
+        """What happened so far; lines that were cut off are left out."""
+        found = []
+        with contextlib.suppress(FileNotFoundError):
+            for line in self.events_file.read_text(errors="replace").splitlines():
+                with contextlib.suppress(ValueError):
+                    found.append(json.loads(line))
+        return found
+
+    def lock(self) -> int:
+        """Takes the supervisor's place; returns the descriptor that holds it.
+
+        Raises:
+            PenstockError: another process has it.
+        """
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise PenstockError(
+                f"run {self} is supervised already", "another process does it", "leave it alone"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
+        return descriptor
+
+    def supervisor(self) -> int | None:
+        """The pid of the process that supervises it; None: nobody does."""
+        try:
+            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return int(os.pread(descriptor, 20, 0) or b"0") or None
+        else:
+            return None
+        finally:
+            os.close(descriptor)
+
+    def is_supervised(self) -> bool:
+        """Whether a process supervises it."""
+        return self.supervisor() is not None
+
+    def remove(self) -> None:
+        """Deletes it with all that it has printed. Raises `PenstockError` if it is not over."""
+        state = self.state()
+        if state.phase in {*ACTIVE, "unwatched"}:
+            raise PenstockError(
+                f"run {self} is {state.phase}", "it is not over", f"penstock train stop {self}"
+            )
+        shutil.rmtree(self.folder)
+        with contextlib.suppress(OSError):  # the project has other runs
+            self.folder.parent.rmdir()
+
+
+def projects_folder() -> Path:
+    """$PENSTOCK_TRAIN_DIR; if unset, /var/lib/penstock/train for root, else a folder of the user's."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named).absolute()
+    if os.geteuid() == 0:
+        return Path("/var/lib/penstock/train")
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local/share") / "penstock/train"
+
+
+def create(job: TrainJob) -> Run:
+    """The folder of a new run. Raises `PenstockError` if its name is taken, or it cannot be made."""
+    project = projects_folder() / job.metadata.project
+    try:
+        project.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = _new_folder(project, job.metadata.name)
+        _write(folder / "job.json", job.plain())
+        run = Run(folder)
+        run.write_state(State("starting", began_s=time.time()))
+    except FileExistsError:
+        raise PenstockError(
+            f"project {job.metadata.project} has a run {job.metadata.name} already",
+            "runs are kept until they are removed", "choose another name, or penstock train rm it",
+        ) from None  # fmt: skip
+    except OSError as error:
+        raise PenstockError(
+            f"cannot keep a run in {project}", error.strerror or str(error),
+            f"make room, or name another folder with ${VARIABLE}",
+        ) from error  # fmt: skip
+    return run
+
+
+def _new_folder(project: Path, name: str | None) -> Path:
+    number = 1
+    while True:
+        folder = project / (name or f"{_RUN}-{number}")
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            if name is not None:
+                raise
+            number += 1
+        else:
+            return folder
+
+
+def runs(project: str | None = None) -> list[Run]:
+    """All runs, or those of a project, the oldest first."""
+    pattern = f"{project or '*'}/*/job.json"
+    found = [Run(file.parent) for file in projects_folder().glob(pattern)]
+    return sorted(found, key=lambda one: (one.folder / "job.json").stat().st_mtime)
+
+
+def find(text: str) -> Run:
+    """The run that a user names as PROJECT/RUN, or RUN if only one project has it.
+
+    Raises:
+        PenstockError: there is none, or there are several.
+    """
+    known = runs()
+    if not all(re.fullmatch(NAME, part) for part in text.split("/")):
+        known = []
+    found = [one for one in known if text in {str(one), one.name}]
+    if len(found) == 1:
+        return found[0]
+    names = [str(one) for one in runs()]
+    if found:
+        raise PenstockError(
+            f"several projects have a run {text}", ", ".join(map(str, found)), "name one of these"
+        )
+    near = nearest(text, names)
+    raise PenstockError(
+        f"there is no run {text[:80]!r}", f"{projects_folder()} has {len(names)}",
+        f"did you mean {near}?" if near else "see penstock train ls",
+    )  # fmt: skip
+
+
+def started_ticks(pid: int) -> int | None:
+    """When a process began, in ticks since the machine's start; None: there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def _write(file: Path, value: dict[str, Any]) -> None:
+    aside = file.with_suffix(".new")
+    with aside.open("w") as stream:
+        json.dump(value, stream, indent=1)
+        stream.flush()
+        os.fsync(stream.fileno())
+    aside.replace(file)
+
+
+@contextlib.contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, TypeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it was changed or cut off"
+        raise PenstockError(
+            f"cannot read {file}", str(why), "remove the run's folder if it is of no use"
+        ) from error

@@ -1,0 +1,155 @@
+"""Supervisor: runs a training job's program, starts it again when it fails, and stops it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.card.names import AS_VARIABLE, EVENTS_VARIABLE, RECOVERY_VARIABLE, VARIABLE
+from penstock.training.run import State, started_ticks
+
+if TYPE_CHECKING:
+    from penstock.training.document import Spec
+    from penstock.card.names import AS_VARIABLE, EVENTS_VARIABLE, RECOVERY_VARIABLE, VARIABLE
+from penstock.training.run import Run
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0  # before the program is started again
+ATTEMPT_VARIABLE = "PENSTOCK_TRAIN_ATTEMPT"
+NOT_FOUND, NOT_STARTED = 127, 126  # exit codes, as a shell's
+
+
+class Supervisor:
+    """The supervision of one run, which holds its lock.
+
+    The program writes into the run's log itself, so that it goes on if this process is killed.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._spec = run.job().spec
+        self._state = State("starting", began_s=time.time())
+        self._is_stopped = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> State:
+        """Runs the program until it succeeds, fails for good, or is stopped; how it ended."""
+        while True:
+            code = self._attempt()
+            if self._is_stopped.is_set():
+                return self._end("stopped", code, "it was told to stop")
+            if code == 0:
+                return self._end("succeeded", code, "")
+            reason = why_ended(code)
+            left = self._spec.restarts + 1 - self._state.attempt
+            if left <= 0 or code in {NOT_FOUND, NOT_STARTED}:
+                return self._end("failed", code, reason)
+            pause_s = min(FIRST_PAUSE_S * 2 ** (self._state.attempt - 1), LONGEST_PAUSE_S)
+            text = f"{reason}; it is started again in {pause_s:g} s ({left} left)"
+            self._note("restarting", text)
+            self._set(phase="restarting", pid=0, ticks=0, code=code, reason=text)
+            self._is_stopped.wait(pause_s)
+            if self._is_stopped.is_set():
+                return self._end("stopped", code, "it was told to stop")
+
+    def stop(self) -> None:
+        """Ends the program, with its children, and does not start it again."""
+        if self._is_stopped.is_set():
+            return
+        self._is_stopped.set()
+        self._note("stopping", "it was told to stop")
+        threading.Thread(target=self._end_program, daemon=True).start()
+
+    def _attempt(self) -> int:
+        """Runs the program once; its exit code, negative for a signal."""
+        attempt = self._state.attempt + 1
+        self._set(attempt=attempt)
+        try:
+            with self._run.output.open("ab") as log:
+                self._process = subprocess.Popen(
+                    command_of(self._spec), cwd=self._spec.folder, stdin=subprocess.DEVNULL,
+                    env=environment_of(self._spec, self._run, attempt),
+                    stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                )  # fmt: skip
+        except OSError as error:
+            self._note("not-started", f"{self._spec.command[0]}: {error.strerror}")
+            return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
+        pid = self._process.pid
+        self._note("started", f"attempt {attempt}, pid {pid}")
+        self._set(phase="running", pid=pid, ticks=started_ticks(pid) or 0, code=None, reason="")
+        if self._is_stopped.is_set():  # it was told so before there was a program
+            threading.Thread(target=self._end_program, daemon=True).start()
+        code = self._process.wait()
+        with contextlib.suppress(ProcessLookupError):  # its children end with it
+            os.killpg(pid, signal.SIGKILL)
+        return code
+
+    def _end_program(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            deadline_s = time.monotonic() + self._spec.grace_s
+            while process.returncode is None and time.monotonic() < deadline_s:
+                time.sleep(0.05)
+
+    def _end(self, phase: str, code: int, reason: str) -> State:
+        self._note(phase, reason)
+        self._set(phase=phase, pid=0, ticks=0, code=code, reason=reason, ended_s=time.time())
+        return self._state
+
+    def _note(self, event: str, text: str) -> None:
+        self._run.add_event(event, text)
+
+    def _set(self, **changes: object) -> None:
+        self._state = replace(self._state, **changes)  # type: ignore[arg-type]
+        try:
+            self._run.write_state(self._state)
+        except OSError as error:  # of a full disk: the training is worth more
+            print(f"penstock: cannot keep the state of run {self._run}: {error.strerror}",
+                  file=sys.stderr)  # fmt: skip
+
+
+def why_ended(code: int) -> str:
+    """An exit code in words; 0: it succeeded."""
+    if code >= 0:
+        return f"the program ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = str(-code)
+    return f"the program was ended by signal {name}"
+
+
+def command_of(spec: Spec) -> list[str]:
+    """What is executed: the program, by `penstock run --tflops` if its cards are a pool's."""
+    pool = spec.pool
+    if pool is None:
+        return list(spec.command)
+    options = {"--tflops": pool.tflops, "--memory": pool.memory, "--kind": pool.kind,
+               "--priority": pool.priority or None, "--wait": pool.wait}  # fmt: skip
+    given = [f"{name}={value}" for name, value in options.items() if value not in {None, ""}]
+    return [sys.executable, "-m", "penstock", "run", "--quiet", *given, "--", *spec.command]
+
+
+def environment_of(spec: Spec, run: Run, attempt: int) -> dict[str, str]:
+    """The program's environment."""
+    own = {
+        "PYTHONUNBUFFERED": "1",  # so that its log is up to date
+        AS_VARIABLE: "cuda",
+        RECOVERY_VARIABLE: "on",
+        EVENTS_VARIABLE: str(run.events_file),
+        ATTEMPT_VARIABLE: str(attempt),
+    }
+    cards = spec.card_variable()
+    if cards is not None:
+        own[VARIABLE] = cards
+    return {**os.environ, **own, **spec.environment}
