@@ -184,7 +184,7 @@ def test_cards_that_are_lost_each_time_end_the_program_with_the_first_reason(mon
         with pytest.raises(CardError, match=r"^card 1 .*it cannot be started again: card 0"):
             own.sum().item()
         assert len(met) == recovery.MOST_LOSSES
-        with pytest.raises(CardError, match="^card 1 "):
+        with pytest.raises(CardError, match=r"^card 1 "):
             own + 1
         assert_gone([card.pid for one in met for card in one.cards])
 
@@ -294,5 +294,5 @@ def test_a_program_that_is_interrupted_in_a_call_cannot_go_on():
 
 def test_another_word_in_the_variable_is_refused(monkeypatch):
     monkeypatch.setenv("PENSTOCK_CARD_RECOVERY", "yes")
-    with pytest.raises(PenstockError, match="invalid .PENSTOCK_CARD_RECOVERY: 'yes'"):
+    with pytest.raises(PenstockError, match=r"invalid .PENSTOCK_CARD_RECOVERY: 'yes'"):
         recovers()

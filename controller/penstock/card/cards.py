@@ -51,12 +51,13 @@ class Cards:
         self.failures = Failures()
         self._is_closed = False
 
-    def start(
-        self, places: Sequence[CardPlace], speeds: tuple[float, ...] | None = None
-    ) -> None:
-        """Starts the workers and brings them together. Raises `PenstockError`.
+    def start(self, places: Sequence[CardPlace], speeds: tuple[float, ...] | None = None) -> None:
+        """Starts the workers and brings them together.
 
         `speeds`: those that are known; None: they are given by the places, or measured.
+
+        Raises:
+            PenstockError: a worker does not start, or they do not find each other.
         """
         self.places = places
         with self.ended_on_error():
@@ -134,9 +135,7 @@ class Cards:
                 one.close(1.0)
 
 
-def start_cards(
-    places: Sequence[CardPlace], speeds: tuple[float, ...] | None = None
-) -> Cards:
+def start_cards(places: Sequence[CardPlace], speeds: tuple[float, ...] | None = None) -> Cards:
     """Starts a worker at each place; `speeds` as in `Cards.start`. Raises `PenstockError`."""
     cards = Cards()
     cards.start(places, speeds)

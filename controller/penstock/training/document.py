@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 from penstock.model import PenstockError, parse_duration_ns
 from penstock.policy.document import Document, Problem, parse, read_text
@@ -13,6 +19,7 @@ from penstock.policy.validation import InvalidError, validated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 API_VERSION, KIND = "penstock.io/v1alpha1", "TrainJob"
 DEFAULT_PROJECT = "default"

@@ -94,8 +94,12 @@ class Run:
         if said.phase not in ACTIVE or self.is_supervised():
             return said
         if said.pid and started_ticks(said.pid) == said.ticks:
-            return replace(said, phase="unwatched", reason="its supervisor was killed; the program goes on")
-        return replace(said, phase="lost", reason="its supervisor was killed, or the machine restarted")
+            return replace(
+                said, phase="unwatched", reason="its supervisor was killed; the program goes on"
+            )
+        return replace(
+            said, phase="lost", reason="its supervisor was killed, or the machine restarted"
+        )
 
     def write_state(self, state: State) -> None:
         """Keeps how it is, at once or not at all. Raises `OSError`."""
@@ -166,7 +170,7 @@ class Run:
 
 
 def projects_folder() -> Path:
-    """$PENSTOCK_TRAIN_DIR; if unset, /var/lib/penstock/train for root, else a folder of the user's."""
+    """$PENSTOCK_TRAIN_DIR; else /var/lib/penstock/train for root, and a folder of other users'."""
     if named := os.environ.get(VARIABLE):
         return Path(named).absolute()
     if os.geteuid() == 0:
@@ -176,7 +180,7 @@ def projects_folder() -> Path:
 
 
 def create(job: TrainJob) -> Run:
-    """The folder of a new run. Raises `PenstockError` if its name is taken, or it cannot be made."""
+    """A new run, in its folder. Raises `PenstockError` if its name is taken, say."""
     project = projects_folder() / job.metadata.project
     try:
         project.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -17,8 +17,7 @@ from penstock.training.run import State, started_ticks
 
 if TYPE_CHECKING:
     from penstock.training.document import Spec
-    from penstock.card.names import AS_VARIABLE, EVENTS_VARIABLE, RECOVERY_VARIABLE, VARIABLE
-from penstock.training.run import Run
+    from penstock.training.run import Run
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0  # before the program is started again
 ATTEMPT_VARIABLE = "PENSTOCK_TRAIN_ATTEMPT"

@@ -116,9 +116,10 @@ class Moment:
         """What the program said, and what was left."""
         chance = random.Random(self.number)  # noqa: S311 - a moment, the same in each run
         kind = list(FAULTS)[self.number % len(FAULTS)]
+        name = f"train-{self.number}-{self.recovers:d}"
         train = Training(
-            self.pool, self.node, f"train-{self.number}-{self.recovers:d}", self.blocks, self.python, self.steps,
-            ("-c", SAYS_LOSS), self.recovers,
+            self.pool, self.node, name, self.blocks, self.python, self.steps, ("-c", SAYS_LOSS),
+            self.recovers,
         ).start()  # fmt: skip
         train.wait_for_steps(chance.randrange(1, self.steps // 2))
         cards = {node: pids for node in self.pool.machines if (pids := train.cards_on(node))}

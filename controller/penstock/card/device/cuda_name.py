@@ -28,7 +28,15 @@ _REFUSED = (
     "Stream", "current_stream", "default_stream", "stream", "graph", "CUDAGraph",
     "make_graphed_callables", "caching_allocator_alloc", "memory_snapshot", "comm",
 )  # fmt: skip
-_METHODS = ("to", "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros", "new_empty_strided")
+_METHODS = (
+    "to",
+    "new_empty",
+    "new_full",
+    "new_ones",
+    "new_tensor",
+    "new_zeros",
+    "new_empty_strided",
+)
 _LIKE = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like",
          "zeros_like", "frombuffer")  # fmt: skip
 
@@ -36,7 +44,8 @@ _LIKE = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "r
 def take_name() -> None:
     """Makes "cuda" another name of the device, once, in the whole program."""
     torch.device = _CudaOrOther
-    for one in (*_device._device_constructors(), *(getattr(torch, name) for name in _LIKE)):
+    makers: list[Any] = [*_device._device_constructors(), *(getattr(torch, x) for x in _LIKE)]
+    for one in makers:
         name = one.__name__
         if getattr(torch, name, None) is one:
             setattr(torch, name, _named(one))
@@ -167,11 +176,11 @@ def _fill_module() -> None:
     own |= {
         "Event": _Event,
         "get_device_properties": _properties,
-        "get_device_capability": lambda device=None: CAPABILITY,
+        "get_device_capability": lambda *_: CAPABILITY,
         "is_current_stream_capturing": lambda: False,
         "memory_reserved": module.memory_allocated,
         "max_memory_reserved": module.max_memory_allocated,
-        "reset_peak_memory_stats": lambda device=None: None,
+        "reset_peak_memory_stats": lambda *_: None,
         "ipc_collect": lambda: None,
         "_lazy_init": module._lazy_init,
         "init": module._lazy_init,

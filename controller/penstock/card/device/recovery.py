@@ -1,9 +1,8 @@
 """Recovery: other cards take the place of lost ones, and the program notices a pause.
 
-From time to time the program gets a copy of what is on its cards, a snapshot, while it goes on. When a
-card is lost, all workers are started again, get the snapshot, and are told all that was told since
-(`Journal`). So nothing is computed twice that the program has seen, but for the values that it read:
-they stay as they were.
+From time to time the program gets a copy of what is on its cards, a snapshot, while it goes on.
+When a card is lost, all workers are started again, get the snapshot, and are told all that was told
+since (`Journal`). Values that the program has read meanwhile stay as they were.
 """
 
 from __future__ import annotations
@@ -143,7 +142,7 @@ class Recovery:
         while True:
             try:
                 return self._replayed(self._session.cards)
-            except PenstockError as error:
+            except PenstockError as error:  # noqa: PERF203 - it takes seconds
                 self._losses += isinstance(error, CardError)
                 if self._losses > MOST_LOSSES or time.monotonic() > deadline_s:
                     raise lost.and_then(f"it cannot be started again: {error}") from error

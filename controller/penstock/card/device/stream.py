@@ -217,7 +217,11 @@ class Stream:
     def compute(self, body: bytes) -> list[memoryview]:
         """The answers of all cards to COMPUTE, a call that also makes buffers.
 
-        The caller holds the lock. Raises as `download`.
+        The caller holds the lock.
+
+        Raises:
+            CardError: a card is lost.
+            RuntimeError: the operation has failed.
         """
         answers = self.ask(Kind.COMPUTE, body)
         if self.recovery is not None:

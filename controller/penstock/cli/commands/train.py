@@ -59,9 +59,10 @@ def run(
         str, typer.Option(metavar="N", help="Instead: claim N TFLOPS of the compute pool.")
     ] = "",
     split: Annotated[
-        Any,
+        str,
         typer.Option(
-            parser=one_of(["weighted", "even"]), metavar="weighted|even",
+            parser=one_of(["weighted", "even"]),
+            metavar="weighted|even",
             help="How a batch is split over --cards: by their speed, or evenly.",
         ),
     ] = "weighted",
@@ -94,7 +95,9 @@ def run(
     sys.exit(_shell_code(_supervised(made)))
 
 
-def _refuse_without_pool(tflops: str, memory: object, kind: str, priority: str, wait: object) -> None:
+def _refuse_without_pool(
+    tflops: str, memory: object, kind: str, priority: str, wait: object
+) -> None:
     """Raises `PenstockError` for options that are of a claim."""
     from penstock.model import PenstockError
 
@@ -103,7 +106,8 @@ def _refuse_without_pool(tflops: str, memory: object, kind: str, priority: str, 
     names = [option for option, value in given.items() if value]
     if names and not tflops:
         raise PenstockError(
-            f"{' and '.join(names)} cannot be given without --tflops", "it says what the pool gives",
+            f"{' and '.join(names)} cannot be given without --tflops",
+            "it says what the pool gives",
             "add --tflops N instead of --cards, or leave it out",
         )  # fmt: skip
 
@@ -120,13 +124,14 @@ def _job(
     if bool(cards) == (pool is not None):
         raise PenstockError(
             "it is not clear on what the program trains",
-            "both --cards and --tflops are given" if cards else "neither --cards nor --tflops is given",
+            f"{'both' if cards else 'neither'} --cards {'and' if cards else 'nor'} --tflops "
+            f"{'are' if cards else 'is'} given",
             "write --cards cuda:0,cuda:1 for cards of this machine, or --tflops 50 for a pool's",
         )  # fmt: skip
     spec: dict[str, Any] = {
         "command": command, "folder": str(Path.cwd()), "split": split, "restarts": restarts,
         "cards": [one.strip() for one in cards.split(",")] if cards else None,
-        "pool": None if pool is None else {**pool, "priority": int(pool["priority"])},
+        "pool": pool,
     }  # fmt: skip
     value = {
         "apiVersion": API_VERSION, "kind": KIND, "metadata": {"project": project, "name": name},
@@ -135,7 +140,9 @@ def _job(
     try:
         return checked(Document(value), "the command line")
     except JobError as error:
-        text = "; ".join(f"{'.'.join(map(str, one.path[1:]))}: {one.message}" for one in error.problems)
+        text = "; ".join(
+            f"{'.'.join(map(str, one.path[1:]))}: {one.message}" for one in error.problems
+        )
         raise PenstockError("cannot train", text, "see penstock train run --help") from None
 
 
@@ -283,7 +290,7 @@ def status(name: RunName, output: OutputFormat = Output.table) -> None:
 
     run = find(name)
     row = _row(run)
-    programs = _programs_of(run, row["pid"])
+    programs = _programs_of(row["pid"])
     events = run.events()[-MOST_EVENTS:]
     if output is not Output.table:
         from dataclasses import asdict
@@ -305,8 +312,8 @@ def status(name: RunName, output: OutputFormat = Output.table) -> None:
         print(f"{_clock(event.get('time', 0))}  {event.get('event')}  {event.get('text', '')}")
 
 
-def _programs_of(run: Run, pid: int) -> list[Any]:
-    """The program of a run among those that use a virtual card, by its process group."""
+def _programs_of(pid: int) -> list[Any]:
+    """The programs with a virtual card in the session that a run's program leads."""
     from penstock.card.published import read_all
 
     if not pid:
