@@ -44,11 +44,10 @@ _LIKE = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "r
 def take_name() -> None:
     """Makes "cuda" another name of the device, once, in the whole program."""
     torch.device = _CudaOrOther
-    makers: list[Any] = [*_device._device_constructors(), *(getattr(torch, x) for x in _LIKE)]
-    for one in makers:
-        name = one.__name__
-        if getattr(torch, name, None) is one:
-            setattr(torch, name, _named(one))
+    makers = {one.__name__ for one in _device._device_constructors()}  # also those of torch.fft
+    for name in sorted({*makers, *_LIKE}):
+        if hasattr(torch, name):
+            setattr(torch, name, _named(getattr(torch, name)))
     for name in _METHODS:
         setattr(torch.Tensor, name, _named(getattr(torch.Tensor, name)))
     torch.Tensor.cuda = _cuda
@@ -57,9 +56,11 @@ def take_name() -> None:
     torch.nn.Module.to = _named(torch.nn.Module.to)
     torch.load = _named(torch.load)
     torch.set_default_device = _named(torch.set_default_device)
-    for kind in (torch.autocast, torch.amp.GradScaler, _device.DeviceContext, torch.UntypedStorage):
+    kinds: list[Any] = [torch.autocast, torch.amp.GradScaler, _device.DeviceContext]
+    for kind in kinds:
         kind.__init__ = _named(kind.__init__)
-    torch.Generator.__new__ = _named(torch.Generator.__new__)
+    for kind in (torch.UntypedStorage, torch.Generator):
+        kind.__new__ = _named(kind.__new__)
     _fill_module()
     register_optimizer_step_pre_hook(_refuse_cpu)
 
