@@ -48,8 +48,12 @@ class Group:
         is_2 = (root / "cgroup.controllers").exists()
         self.folder = (root if is_2 else root / "cpu") / name
         self.folder.mkdir()
-        quota_us = int(quota * PERIOD_US)
-        if is_2:
+        self._is_2 = is_2
+        self.set(int(quota * PERIOD_US))
+
+    def set(self, quota_us: int) -> None:
+        """Gives it so many microseconds of each period."""
+        if self._is_2:
             (self.folder / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
         else:
             (self.folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))

@@ -70,7 +70,8 @@ for step in range(60):
 
 def workers_of(pid):
     """The cards of the program with this pid, which are its children."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [one for file in files for one in file.read_text().split()]
     return [int(one) for one in children
             if b"penstock.card.worker" in Path(f"/proc/{one}/cmdline").read_bytes()]  # fmt: skip
 
@@ -109,6 +110,13 @@ def test_a_program_that_trains_on_the_cpu_is_told_what_to_write():
         in done.stdout
     )
     assert "failed: the program ended with exit code 1" in done.stderr
+
+
+def test_a_program_without_an_optimizer_that_trained_on_the_cpu_is_told_at_its_end():
+    text = "import torch; p = torch.ones(2, requires_grad=True); p.sum().backward(); print(p.grad)"
+    done = penstock("train", "run", "--cards", "cpu,cpu", "--", *python(text))
+    assert done.returncode == 0
+    assert "this program has trained on the CPU, and its cards did nothing" in done.stdout
 
 
 BAD = {

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from penstock.card.device.session import Session
     from penstock.card.link import Reply
 
-FIRST_PERIOD_S = 1.0  # between two questions; doubled with each change, as new plans take time
+ASKS_S, ASKS_STEPS = 1.0, 3  # between two questions, at least
+FIRST_PERIOD_S = 1.0  # between two changes; doubled with each one, as new plans take time
 LONGEST_PERIOD_S = 60.0
 LEAST_GAIN = 0.03  # of a step's time
+URGENT_GAIN = 0.2  # for which nothing waits: a card has become slow
 LEAST_SPEED = 0.001  # of the fastest card's: a card whose part is one row may still take longest
 
 
@@ -38,9 +40,12 @@ class Balance:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._period_s = FIRST_PERIOD_S
-        self._asked_s = time.monotonic()
+        self._asked_s = self._former_s = time.monotonic()
+        self._steps = 0  # since it has asked
         self._replies: list[Reply] = []
-        self._former: list[int] | None = None  # nanoseconds that each card had worked
+        # Nanoseconds that each card had worked, by its last answer and a period ago.
+        self._last: list[int] | None = None
+        self._former: list[int] | None = None
 
     def step(self) -> None:
         """An optimizer has ended a step. Raises `CardError` if a card is lost."""
@@ -48,17 +53,19 @@ class Balance:
         if not session.cards.has_measured or torch.are_deterministic_algorithms_enabled():
             return
         with session.stream.lock:
+            self._steps += 1
             if self._replies:
                 self._take_answers()
-            is_due = self._former is None or time.monotonic() - self._asked_s >= self._period_s
-            if is_due and not self._replies:
-                self._asked_s = time.monotonic()
+            is_long = time.monotonic() - self._asked_s >= ASKS_S and self._steps >= ASKS_STEPS
+            if (self._last is None or is_long) and not self._replies:
+                self._asked_s, self._steps = time.monotonic(), 0
                 self._replies = session.stream.begin(Kind.FIGURES)
 
     def restart(self) -> None:
         """The session has other cards."""
-        self._period_s, self._asked_s = FIRST_PERIOD_S, time.monotonic()
-        self._replies, self._former = [], None
+        self._period_s, self._steps = FIRST_PERIOD_S, 0
+        self._asked_s = time.monotonic()
+        self._replies, self._last, self._former = [], None, None
 
     def _take_answers(self) -> None:
         """Takes the cards' answers if all are there: nobody waits for them."""
@@ -69,26 +76,36 @@ class Balance:
             busy = [unpack_figures(one.result()).busy_ns for one in replies]
         except (CardError, OperationError):
             return  # the next operation raises it
-        former, self._former = self._former, busy
-        if former is None:
+        last, self._last = self._last, busy
+        if last is None or self._former is None:
+            self._former, self._former_s = busy, time.monotonic()
             return
-        worked = [now - before for now, before in zip(busy, former, strict=True)]
-        speeds = balanced(self._session.speeds, worked)
-        if speeds is not None:
-            self._session.rebalance(speeds)
+        now_s = time.monotonic()
+        better = balanced(self._session.speeds, _between(last, busy), URGENT_GAIN)
+        if better is None and now_s - self._former_s >= self._period_s:
+            better = balanced(self._session.speeds, _between(self._former, busy))
+            self._former, self._former_s = busy, now_s
+        if better is not None:
+            self._session.rebalance(better)
             self._period_s = min(2 * self._period_s, LONGEST_PERIOD_S)
-            self._former = None  # what the cards do for this is no part of a step
+            self._last = self._former = None  # what the cards do for this is no part of a step
 
 
-def balanced(speeds: Sequence[float], worked: Sequence[int]) -> tuple[float, ...] | None:
+def _between(before: Sequence[int], now: Sequence[int]) -> list[int]:
+    return [late - early for late, early in zip(now, before, strict=True)]
+
+
+def balanced(
+    speeds: Sequence[float], worked: Sequence[int], least_gain: float = LEAST_GAIN
+) -> tuple[float, ...] | None:
     """Better speeds, given how long each card has worked with these; the fastest card's is 1.
 
     Each speed is changed in proportion to the card's time. A part of the time that does not depend
     on the share makes the change too small, never too large, so that repeated changes come to rest
-    where all cards take equally long. None if they do so nearly.
+    where all cards take equally long. None if that would save less than `least_gain` of the time.
     """
     mean = sum(worked) / len(worked)
-    if min(worked) <= 0 or max(worked) < (1 + LEAST_GAIN) * mean:
+    if min(worked) <= 0 or max(worked) < (1 + least_gain) * mean:
         return None
     better = [speed * mean / one for speed, one in zip(speeds, worked, strict=True)]
     return tuple(max(one / max(better), LEAST_SPEED) for one in better)

@@ -7,6 +7,7 @@ Only a program whose starter wants it so ($PENSTOCK_CARD_AS=cuda, as `penstock t
 
 from __future__ import annotations
 
+import atexit
 import functools
 import time
 import types
@@ -16,7 +17,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _device
 
-from penstock.card.device import module
+from penstock.card.device import module, steps
+from penstock.card.device.warn import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +65,7 @@ def take_name() -> None:
         kind.__new__ = _named(kind.__new__)
     _fill_module()
     register_optimizer_step_pre_hook(_refuse_cpu)
+    atexit.register(_warn_of_cpu)
 
 
 def _refuse_cpu(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -79,6 +82,12 @@ def _refuse_cpu(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             "this program has cards and trains on the CPU: move the model and each batch to the "
             'device, as in model.to("cuda"), or start it without cards'
         )
+
+
+def _warn_of_cpu() -> None:
+    """The same for a program that has no optimizer of torch's, when it has ended."""
+    if steps.count and not module.is_initialized():
+        warn("this program has trained on the CPU, and its cards did nothing")
 
 
 def _mapped(device: Any) -> Any:
