@@ -76,26 +76,25 @@ def workers_of(pid):
             if b"penstock.card.worker" in Path(f"/proc/{one}/cmdline").read_bytes()]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_run_that_loses_a_card_has_the_losses_of_an_undisturbed_one(number):
+def test_a_run_that_loses_cards_has_the_losses_of_an_undisturbed_one():
     expected = subprocess.run(
         python(TRAINS), capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    command = ["train", "run", "--cards", CARDS, "--", *python(TRAINS)]
+    command = ["train", "run", "--cards", "cpu=1,cpu=2", "--", *python(TRAINS)]
     with subprocess.Popen(
         [sys.executable, "-m", "penstock", *command],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     ) as process:  # fmt: skip
-        lines = [process.stdout.readline() for _ in range(10)]
-        (run,) = runs()
-        workers = workers_of(run.state().pid)
-        assert len(workers) == 3
-        os.kill(workers[1], number)
+        lines = []
+        for card, number in ((1, signal.SIGKILL), (0, signal.SIGSTOP)):
+            lines += [process.stdout.readline() for _ in range(10)]
+            (run,) = runs()
+            os.kill(workers_of(run.state().pid)[card], number)
         lines += process.stdout.read().splitlines(keepends=True)
         assert process.wait(30) == 0, lines
     assert [one.strip() for one in lines if one[0].isdigit()] == expected
     events = [one["event"] for one in run.events()]
-    assert events == ["started", "card-lost", "succeeded"]
+    assert events == ["started", "card-lost", "card-lost", "succeeded"]
     assert "all cards run again" in run.events()[1]["text"]
 
 
@@ -161,7 +160,7 @@ def test_ctrl_c_stops_the_run_and_its_program():
     assert runs()[0].state().phase == "stopped"
 
 
-def test_the_status_of_a_run_shows_its_cards_and_their_work():
+def test_the_status_of_a_run_shows_its_cards_and_their_work_and_losses():
     command = ["train", "run", "--cards", "cpu=1,cpu=3", "--", *python(TRAINS)]
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock", *command],
@@ -174,6 +173,13 @@ def test_the_status_of_a_run_shows_its_cards_and_their_work():
             told = penstock("train", "status", "run-1", "-o", "json")
             programs = json.loads(told.stdout)["programs"] if told.returncode == 0 else []
         assert [card["share"] for card in programs[0]["cards"]] == [0.25, 0.75]
+        os.kill(workers_of(programs[0]["pid"])[0], signal.SIGKILL)
+        while "card-lost" not in [one["event"] for one in runs()[0].events()]:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+        told = penstock("train", "status", "run-1").stdout
+        assert "is gone: its process ended (killed by signal 9)" in told
+        assert "0 cpu of node" in told, "its cards are still shown"
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)

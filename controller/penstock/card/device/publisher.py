@@ -91,6 +91,8 @@ class Publisher:
             try:
                 self._ask()
             except CardError as error:
+                if self._session.stream.may_go_on:  # the next call starts the cards again
+                    continue
                 problem = str(self._session.cards.cause(error))
             try:
                 published.write(self._folder, self._program(problem))

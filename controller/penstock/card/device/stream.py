@@ -263,6 +263,11 @@ class Stream:
         self.links = [one.link for one in cards.cards]
         self.failures = cards.failures
 
+    @property
+    def may_go_on(self) -> bool:
+        """Whether other cards take the place of lost ones."""
+        return self.recovery is not None and not self.is_lost
+
     def check(self) -> None:
         """Passes on what has failed on a card, if the program was not told yet.
 
