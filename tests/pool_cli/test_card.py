@@ -133,6 +133,41 @@ def test_a_program_whose_card_is_killed_is_told_where_it_is_said_how(real, torch
     assert "the worker of its card ended (killed by signal 9)" in said.stdout
 
 
+TRAINS = """
+import time, torch
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+layer = torch.nn.Linear(4, 4).to(device)
+optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+for step in range(60):
+    optimizer.zero_grad()
+    layer(torch.ones(8, 4).to(device)).pow(2).mean().backward()
+    optimizer.step()
+    print(step, layer.weight.device, flush=True)
+    time.sleep(0.05)
+"""
+
+
+def test_a_training_run_claims_its_card_and_goes_on_when_that_is_killed(
+    real, torch_python, tmp_path
+):
+    environment = {**real.environment, "PENSTOCK_TRAIN_DIR": str(tmp_path / "runs")}
+    command = ["train", "run", "--tflops", "50", "--", torch_python, "-c", TRAINS]
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock", *command], env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        real.started.append(process)
+        lines = [process.stdout.readline() for _ in range(5)]
+        (worker,) = cards_of(real, "default.run-1")
+        os.kill(worker, signal.SIGKILL)
+        lines += process.stdout.readlines()
+        assert process.wait(60) == 0, process.stderr.read()
+    steps = [line.split() for line in lines if line[0].isdigit()]
+    assert steps == [[str(step), "penstock:0"] for step in range(60)]
+    assert any("all cards run again" in line for line in lines)
+    wait_until(lambda: is_free(real), 30)
+
+
 def test_a_program_whose_blocks_are_released_is_told_why_its_device_has_gone(real, torch_python):
     process = started(real, torch_python, "-c", LOOP)
     assert process.stdout.readline() == "9.0\n"
@@ -172,9 +207,9 @@ def started(commands, *program):
     return process
 
 
-def cards_of(commands):
-    """The pids of the workers that the agent has started."""
-    directory = commands.node.state / "tenants" / "train"
+def cards_of(commands, name="train"):
+    """The pids of the workers that the agent has started for an application."""
+    directory = commands.node.state / "tenants" / name
     return members_of(
         {pid: one for pid, one in environments(TENANT_VARIABLE, CARD_VARIABLE).items()
          if CARD_VARIABLE in one}, directory,

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.card.names import AS_VARIABLE, EVENTS_VARIABLE, RECOVERY_VARIABLE, VARIABLE
+from penstock.model.names import MAX_TENANT_NAME
 from penstock.training.run import State, started_ticks
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ class Supervisor:
         try:
             with self._run.output.open("ab") as log:
                 self._process = subprocess.Popen(
-                    command_of(self._spec), cwd=self._spec.folder, stdin=subprocess.DEVNULL,
-                    env=environment_of(self._spec, self._run, attempt),
+                    command_of(self._spec, self._run, attempt), cwd=self._spec.folder,
+                    stdin=subprocess.DEVNULL, env=environment_of(self._spec, self._run, attempt),
                     stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
@@ -128,12 +129,18 @@ def why_ended(code: int) -> str:
     return f"the program was ended by signal {name}"
 
 
-def command_of(spec: Spec) -> list[str]:
-    """What is executed: the program, by `penstock run --tflops` if its cards are a pool's."""
+def command_of(spec: Spec, run: Run, attempt: int) -> list[str]:
+    """What is executed: the program, by `penstock run --tflops` if its cards are a pool's.
+
+    The pool's application has the run's name, if that is short enough, and a number of its own at
+    each attempt, because the former one may not be over yet.
+    """
     pool = spec.pool
     if pool is None:
         return list(spec.command)
-    options = {"--tflops": pool.tflops, "--memory": pool.memory, "--kind": pool.kind,
+    name = f"{run.project}.{run.name}" + (f".{attempt}" if attempt > 1 else "")
+    options = {"--name": name if len(name) <= MAX_TENANT_NAME else None,
+               "--tflops": pool.tflops, "--memory": pool.memory, "--kind": pool.kind,
                "--priority": pool.priority or None, "--wait": pool.wait}  # fmt: skip
     given = [f"{name}={value}" for name, value in options.items() if value not in {None, ""}]
     return [sys.executable, "-m", "penstock", "run", "--quiet", *given, "--", *spec.command]
