@@ -1,7 +1,7 @@
-"""A pytest plugin that schedules `pytest -n 4`: files run in parallel, timed ones after all others.
+"""A pytest plugin that schedules `pytest -n 6`: files run in parallel, timed ones after all others.
 
 A file of tests that measure shares, latency or grace says `pytestmark = pytest.mark.timed`. Such
-tests mostly wait and hardly use a processor, so two of them may run at once, but no compiler beside
+tests mostly wait and hardly use a processor, so two of them run at once, but no compiler beside
 them. Plain `pytest` runs all tests one by one.
 
 Tests on a Kubernetes cluster mostly wait for it. Two workers of four or more, one of three, run
@@ -16,8 +16,9 @@ import fcntl
 import functools
 import os
 import tempfile
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -39,6 +40,8 @@ OPERATIONS = ("tests/card/test_operations.py",)  # a third of its environment's 
 TIMED_CONTAINERS = ("tests/containers/test_evasions.py",)  # run after the other container tests
 
 
+TIMED_AT_ONCE = 2  # timed tests
+LOOKS_S = 0.05
 CLUSTER = "on a cluster: "  # begins the name of each portion that needs one
 ON_A_CLUSTER = "pytest.mark.kube"  # as their files say it
 
@@ -74,13 +77,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Barrier:
     """In a worker: its first timed test waits until no worker runs untimed tests any more.
 
-    A test that is marked `alone` runs while no other timed test does. Who waits to be alone lets no
-    other begin: workers whose tests overlap would otherwise keep it waiting until their last.
+    A timed test has one of `TIMED_AT_ONCE` places, and one that is marked `alone` has all of them.
+    Who waits for places lets no other begin: workers whose tests overlap would otherwise keep a
+    test that is to be alone waiting until their last.
     """
 
     def __init__(self, file: Path) -> None:
         self._lock = file.open("r+b")
-        self._timed = file.with_suffix(".timed").open("a+b")
+        self._places = [
+            file.with_suffix(f".place{number}").open("a+b") for number in range(TIMED_AT_ONCE)
+        ]
         self._next = file.with_suffix(".next").open("a+b")
         self._passed = False
         fcntl.flock(self._lock, fcntl.LOCK_SH)  # before any test runs, until the first timed one
@@ -93,14 +99,28 @@ class Barrier:
             fcntl.flock(self._lock, fcntl.LOCK_EX)  # gives the shared one back while it waits
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             self._passed = True
-        alone = item.get_closest_marker("alone") is not None
+        wanted = TIMED_AT_ONCE if item.get_closest_marker("alone") is not None else 1
         fcntl.flock(self._next, fcntl.LOCK_EX)
-        fcntl.flock(self._timed, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        taken = self._take(wanted)
         fcntl.flock(self._next, fcntl.LOCK_UN)
         try:
             return (yield)
         finally:
-            fcntl.flock(self._timed, fcntl.LOCK_UN)
+            for place in taken:
+                fcntl.flock(place, fcntl.LOCK_UN)
+
+    def _take(self, wanted: int) -> list[BinaryIO]:
+        """Waits for so many places, and holds them."""
+        taken: list[BinaryIO] = []
+        while len(taken) < wanted:
+            for place in self._places:
+                if place not in taken and len(taken) < wanted:
+                    with contextlib.suppress(BlockingIOError):
+                        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        taken.append(place)
+            if len(taken) < wanted:
+                time.sleep(LOOKS_S)
+        return taken
 
     def pytest_unconfigure(self) -> None:
         """This worker has run all of its tests; its process stays, but nobody waits for it."""
@@ -173,5 +193,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if LOCK in config.stash:
         with contextlib.suppress(FileNotFoundError):
             Path(config.stash[LOCK]).unlink()
-        for suffix in (".timed", ".next"):
+        places = (f".place{number}" for number in range(TIMED_AT_ONCE))
+        for suffix in (".next", *places):
             Path(config.stash[LOCK]).with_suffix(suffix).unlink(missing_ok=True)
