@@ -48,6 +48,7 @@ WRONG = {
     "grace: 5x": ("8:10: spec.grace:", "5x"),
     "pool: {tflops: 3}": ("6:3: spec:", "write either cards (of this machine) or pool"),
     "pool: {tfops: 3}": ("8:10: spec.pool.tfops: unknown key; did you mean tflops?", ""),
+    "webhook: ftp://x/y": ("8:12: spec.webhook: 'ftp://x/y' is no address", "write https://"),
     "environment: [a]": ("8:16: spec.environment:", "mapping"),
 }
 

@@ -1,12 +1,15 @@
 """A run is supervised to its end, whatever its program does, and is kept."""
 
 import contextlib
+import http.server
+import json
 import os
 import signal
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from tests.training.conftest import penstock, python
@@ -150,6 +153,39 @@ def test_a_full_disk_does_not_end_the_training(monkeypatch, capsys):
     monkeypatch.setattr(type(run), "write_state", full)
     assert Supervisor(run).run().phase == "succeeded"
     assert "cannot keep the state of run p/own: No space left on device" in capsys.readouterr().err
+
+
+class Listener(http.server.BaseHTTPRequestHandler):
+    """Notes what is posted."""
+
+    told: ClassVar[list[dict]] = []
+
+    def do_POST(self):
+        self.told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_webhook_is_told_of_failures_and_may_be_away(monkeypatch):
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 0.01)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Listener) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_port}/alarms"
+        supervised(python("raise SystemExit(3)"), restarts=1, webhook=address)
+        server.shutdown()
+        thread.join()
+    assert [(one["run"], one["event"]) for one in Listener.told] == [
+        ("p/own", "restarting"), ("p/own", "failed"),
+    ]  # fmt: skip
+    assert "ended with exit code 3" in Listener.told[1]["text"]
+    run, state = supervised(python("raise SystemExit(3)"), name="other", webhook=address)
+    assert state.phase == "failed"
+    assert run.events()[-1]["event"] == "alarm-not-sent"
+    assert "refused" in run.events()[-1]["text"]
 
 
 def test_names_are_given_in_turn_and_never_twice():

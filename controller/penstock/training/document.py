@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -35,6 +37,14 @@ def _duration(value: object) -> str:
     return str(value)
 
 
+def _address(text: str) -> str:
+    """An address that alarms can be sent to. Raises `ValueError`."""
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError(f"{text[:60]!r} is no address: write https://HOST/PATH")
+    return text
+
+
 def _card(value: object) -> str:
     """One card as in $PENSTOCK_CARD. Raises `ValueError`."""
     from penstock.card.local_cards import parse_cards
@@ -51,6 +61,7 @@ def _card(value: object) -> str:
 
 
 Duration = Annotated[str, BeforeValidator(_duration)]
+Address = Annotated[str, AfterValidator(_address)]
 Card = Annotated[str, BeforeValidator(_card)]
 
 
@@ -85,6 +96,7 @@ class Spec(_Strict):
     pool: Pool | None = None
     split: Split = "weighted"
     restarts: int = Field(0, ge=0, le=MOST_RESTARTS)
+    webhook: Address | None = Field(None, description="what is told of lost cards and failures")
     grace: Duration = Field("10s", description="from the order to stop until it is killed")
 
     @model_validator(mode="after")

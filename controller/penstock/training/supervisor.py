@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.card.names import AS_VARIABLE, EVENTS_VARIABLE, RECOVERY_VARIABLE, VARIABLE
 from penstock.model.names import MAX_TENANT_NAME
+from penstock.training.alarm import Alarm
 from penstock.training.run import State, started_ticks
 
 if TYPE_CHECKING:
@@ -40,6 +41,15 @@ class Supervisor:
 
     def run(self) -> State:
         """Runs the program until it succeeds, fails for good, or is stopped; how it ended."""
+        if self._spec.webhook is None:
+            return self._run_to_its_end()
+        alarm = Alarm(self._run, self._spec.webhook)
+        try:
+            return self._run_to_its_end()
+        finally:
+            alarm.close()
+
+    def _run_to_its_end(self) -> State:
         while True:
             code = self._attempt()
             if self._is_stopped.is_set():

@@ -69,6 +69,10 @@ def run(
     restarts: Annotated[
         int, typer.Option(min=0, max=1000, help="How often a program that failed is run again.")
     ] = 0,
+    webhook: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="An address that is told of lost cards and failures."),
+    ] = None,
     project: Annotated[str, typer.Option(metavar="NAME", help="Project of the run.")] = "default",
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the run (default: run-NUMBER).")
@@ -88,7 +92,8 @@ def run(
 
     check_command(command)
     pool = {"tflops": tflops, "memory": memory, "kind": kind, "priority": priority, "wait": wait}
-    job = _job(command, cards, pool if tflops else None, split, restarts, project, name)
+    spec = {"command": command, "split": split, "restarts": restarts, "webhook": webhook}
+    job = _job(spec, cards, pool if tflops else None, {"project": project, "name": name})
     _refuse_without_pool(tflops, memory, kind, priority, wait)
     made = create(job)
     say(f"run {made} (penstock train status {made})")
@@ -113,9 +118,8 @@ def _refuse_without_pool(
 
 
 def _job(
-    command: list[str], cards: str, pool: dict[str, Any] | None, split: str, restarts: int,
-    project: str, name: str | None,
-) -> TrainJob:  # fmt: skip
+    spec: dict[str, Any], cards: str, pool: dict[str, Any] | None, metadata: dict[str, Any]
+) -> TrainJob:
     """The job that options describe. Raises `PenstockError`."""
     from penstock.model import PenstockError
     from penstock.policy.document import Document
@@ -128,15 +132,11 @@ def _job(
             f"{'are' if cards else 'is'} given",
             "write --cards cuda:0,cuda:1 for cards of this machine, or --tflops 50 for a pool's",
         )  # fmt: skip
-    spec: dict[str, Any] = {
-        "command": command, "folder": str(Path.cwd()), "split": split, "restarts": restarts,
+    spec |= {
+        "folder": str(Path.cwd()), "pool": pool,
         "cards": [one.strip() for one in cards.split(",")] if cards else None,
-        "pool": pool,
     }  # fmt: skip
-    value = {
-        "apiVersion": API_VERSION, "kind": KIND, "metadata": {"project": project, "name": name},
-        "spec": spec,
-    }  # fmt: skip
+    value = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
     try:
         return checked(Document(value), "the command line")
     except JobError as error:
@@ -324,6 +324,23 @@ def _programs_of(pid: int) -> list[Any]:
             if os.getsid(one.pid) == pid:
                 found.append(one)
     return found
+
+
+@app.command()
+def top(name: RunName) -> None:
+    """Show what the cards of a run do, live, as penstock card top. q quits."""
+    from penstock.cli.commands import card
+    from penstock.model import PenstockError
+    from penstock.training.run import find
+
+    run = find(name)
+    state = run.state()
+    programs = _programs_of(state.pid)
+    if not programs:
+        raise PenstockError(
+            f"run {run} has no cards now", f"it is {state.phase}", "see penstock train status"
+        )
+    card.top(programs[0].pid)
 
 
 @app.command()
