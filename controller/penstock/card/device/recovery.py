@@ -76,7 +76,9 @@ class Recovery:
         if self._pending is not None:
             if self._pending.is_done:
                 self._take(self._pending)
-        elif late_s > LONGEST_S or self._journal.size_bytes > MOST_BYTES_ANYWHERE:
+        elif (late_s > LONGEST_S or self._journal.size_bytes > MOST_BYTES_ANYWHERE) and not any(
+            isinstance(one.layout, Reducing) for one in live_buffers()
+        ):  # to finish a sum would change an argument of the call that is being made
             self._snap()
 
     def _snap(self) -> None:
