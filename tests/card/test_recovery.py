@@ -12,12 +12,14 @@ from tests.card.support.processes import assert_gone
 from tests.card.support.sessions import session_of
 from tests.card.support.training import Training, losses_of
 
-from penstock.card import PenstockCardWarning
+from penstock.card import PenstockCardWarning, trace
 from penstock.card.device import recovery
+from penstock.card.failures import Failures
 from penstock.card.link import CardError
 from penstock.card.local_cards import parse_cards
 from penstock.card.names import recovers
 from penstock.model import PenstockError
+from penstock_api.v1.card_ops_pb2 import Failure
 
 CARDS = "cpu=1,cpu=2"
 MOMENTS = int(os.environ.get("PENSTOCK_TEST_MOMENTS", "20"))
@@ -132,7 +134,7 @@ def take_snapshot(session):
         deadline_s = time.monotonic() + 10
         while own._pending is not None:
             assert time.monotonic() < deadline_s
-            own.sent()
+            own.between_calls()
             time.sleep(0.01)
     assert own._journal.position == 0
 
@@ -215,6 +217,86 @@ def test_a_failure_that_the_program_was_not_told_of_is_told_after_a_loss():
         with pytest.raises(torch.OutOfMemoryError):
             own.sum().item()
         assert own[0, 5].item() == 6
+
+
+class Judge(torch.nn.Module):
+    """A layer whose gradients are a bucket of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(64, 1200)
+        self.wide = torch.nn.Linear(1200, 1200)
+
+    def forward(self, x):
+        return self.wide(self.inner(x).tanh()).mean()
+
+
+def test_a_snapshot_finishes_sums_of_gradients_that_nobody_has_any_more():
+    with session_of(CARDS) as session:
+        torch.manual_seed(2)
+        judge, maker = Judge().to("penstock"), torch.nn.Linear(8, 64).to("penstock")
+        x = torch.randn(12, 8).to("penstock")
+        judge(maker(x)).backward()
+        judge.zero_grad()  # gradients that are being added up
+        assert session.reductions._running
+        take_snapshot(session)
+        judge(maker(x).detach()).backward()
+        lost(session, 1)
+        expected = judge.wide.weight.grad.cpu()
+        judge.zero_grad()
+        judge(maker(x).detach()).backward()
+        assert torch.allclose(judge.wide.weight.grad.cpu(), expected)
+
+
+def test_a_card_that_could_not_exchange_with_a_lost_one_has_not_failed(undisturbed):
+    with session_of(CARDS) as session:
+        training = Training()
+        losses = [training.step() for _ in range(4)]
+        failures = session.stream.failures
+        with session.stream.lock:
+            os.kill(session.cards.cards[1].pid, signal.SIGKILL)
+            reset = Failure(operation="penstock::gather", type="RuntimeError", text="reset by peer")
+            failures.note("card 0", reset)  # as it says before the end of the other is known
+        losses += [training.step() for _ in range(STEPS - 4)]
+        assert losses == undisturbed
+
+
+def failure(text):
+    return Failure(operation="aten::ones", type="OutOfMemoryError", text=text)
+
+
+@pytest.mark.parametrize("told", range(5))
+@pytest.mark.parametrize("since", range(4))
+def test_of_failures_the_program_is_told_once_also_after_a_loss(told, since):
+    """Four failures and a consequence; those after the snapshot come again."""
+    former, own = Failures(), Failures()
+    for number in range(4):
+        former.note("card 0", failure(str(number)))
+        if number + 1 == told:
+            former.take()
+    former.note("card 0", failure("reset by peer"))
+    for number in range(since, 4):
+        own.note("card 0", failure(str(number)))
+    own.follow(former, since)
+    expected = [str(number) for number in range(told, 4)]
+    assert [one.text for _, one in own._noted] == expected
+    assert own.is_set == bool(expected)
+    assert own.count == 4
+
+
+def test_a_trace_goes_on_on_the_cards_that_come_back(tmp_path):
+    file = tmp_path / "trace.json"
+    with session_of(CARDS) as session:
+        own = split()
+        with trace(file):
+            lost(session, 1)
+            assert own[0, 5].item() == 6
+            until_s = time.monotonic() + 2
+            while time.monotonic() < until_s:
+                assert (own + 1)[0, 5].item() == 7
+        pids = [str(one.pid) for one in session.cards.cards]
+    text = file.read_text()
+    assert all(f"pid {pid}" in text for pid in pids)
 
 
 def test_the_program_is_warned_of_what_happened():

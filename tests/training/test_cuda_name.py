@@ -20,6 +20,10 @@ EXPECTED = {
     "compiled": "(16, 2)",
     "stream": "torch.cuda.Stream is of one GPU",
     "graph": "torch.cuda.CUDAGraph is of one GPU",
+    "tags": "True",
+    "to_cpu": "cpu",
+    "states": "None",
+    "nccl": "this program runs once, on all its cards: leave torch.distributed",
     "emptied": "None",
     "cpu": "('cpu', 'cpu')",
 }

@@ -5,6 +5,7 @@ import http.server
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -14,11 +15,13 @@ from typing import ClassVar
 import pytest
 from tests.training.conftest import penstock, python
 
+from penstock.cli.commands import train
+from penstock.cli.options import Output
 from penstock.model import PenstockError
 from penstock.policy.document import Document
 from penstock.training import supervisor
 from penstock.training.document import API_VERSION, checked
-from penstock.training.run import create, find, runs
+from penstock.training.run import create, find, projects_folder, runs
 from penstock.training.supervisor import Supervisor
 
 WITHIN_S = 20
@@ -59,7 +62,7 @@ def wait_for(holds):
 
 
 def names_of(run):
-    return [one["event"] for one in run.events()]
+    return [one.event for one in run.events()]
 
 
 def test_a_program_that_succeeds_is_kept_with_its_output():
@@ -97,7 +100,8 @@ def test_a_program_that_a_signal_ends_has_failed_by_it():
 def test_a_program_that_is_not_there_is_not_tried_again():
     run, state = supervised(["/nowhere/python"], restarts=5)
     assert (state.phase, state.code, state.attempt) == ("failed", 127, 1)
-    assert "/nowhere/python: No such file" in run.events()[0]["text"]
+    assert "/nowhere/python cannot be started: No such file" in run.events()[0].text
+    assert state.reason == run.events()[0].text
 
 
 def test_a_run_that_is_stopped_ends_with_its_children():
@@ -184,8 +188,72 @@ def test_a_webhook_is_told_of_failures_and_may_be_away(monkeypatch):
     assert "ended with exit code 3" in Listener.told[1]["text"]
     run, state = supervised(python("raise SystemExit(3)"), name="other", webhook=address)
     assert state.phase == "failed"
-    assert run.events()[-1]["event"] == "alarm-not-sent"
-    assert "refused" in run.events()[-1]["text"]
+    assert run.events()[-1].event == "alarm-not-sent"
+    assert "refused" in run.events()[-1].text
+
+
+def test_a_run_that_found_no_room_for_its_last_state_is_known_by_its_last_event(monkeypatch):
+    run = create(job(python("raise SystemExit(4)")))
+    own = Supervisor(run)
+    lock = run.lock()
+    former = type(run).write_state
+
+    def full(self, state):
+        if state.phase == "failed":
+            raise OSError(28, "No space left on device")
+        former(self, state)
+
+    monkeypatch.setattr(type(run), "write_state", full)
+    own.run()
+    os.close(lock)
+    assert (run.state().phase, run.state().reason) == (
+        "failed",
+        "the program ended with exit code 4",
+    )
+
+
+def test_a_run_that_found_no_room_leaves_its_name_to_the_next(monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.training.run._write", full)
+        with pytest.raises(PenstockError, match="No space left on device"):
+            create(job(["true"]))
+    assert list(projects_folder().glob("*/*")) == []
+    (projects_folder() / "p" / "own").mkdir()  # left by one that was killed
+    assert create(job(["true"])).name == "own"
+
+
+BROKEN = {
+    "state.json": ["[]", '{"phase": "running", "pid": "x"}', '{"pid": 3}', "", "null"],
+    "job.json": ["5", "{", '{"kind": "TrainJob"}'],
+}
+
+
+@pytest.mark.parametrize(("file", "text"), [(f, t) for f, texts in BROKEN.items() for t in texts])
+def test_a_broken_run_hides_no_other_and_can_be_removed(file, text, capsys):
+    run, _ = supervised(["true"])
+    create(job(["true"], name="other"))
+    (run.folder / file).write_text(text)
+    train.list_runs(output=Output.json)
+    told = capsys.readouterr().out
+    assert "unreadable" in told
+    assert "p/other" in told
+    train.status("own")
+    assert "cannot read" in capsys.readouterr().out
+    train.rm(["own", "own"])
+    assert [str(one) for one in runs()] == ["p/other"]
+
+
+def test_lines_that_are_no_events_are_left_out():
+    run, _ = supervised(["true"])
+    with run.events_file.open("a") as file:
+        file.write(
+            '5\n{"time": "a", "event": 1}\nnull\n{"time": 1, "event": "last", "text": "x"}\n{"ti'
+        )
+    assert names_of(run) == ["started", "succeeded", "last"]
+    train.status("own")
 
 
 def test_names_are_given_in_turn_and_never_twice():
@@ -214,16 +282,6 @@ def test_a_run_of_the_same_name_in_two_projects_is_asked_for():
     assert find("q/own").project == "q"
 
 
-def test_a_state_that_was_cut_off_is_said_and_others_are_listed():
-    run, _ = supervised(["true"])
-    create(job(["true"], name="other"))
-    (run.folder / "state.json").write_text('{"phase": "runn')
-    listed = penstock("train", "ls", "-o", "json")
-    assert listed.returncode == 0
-    assert '"unreadable"' in listed.stdout
-    assert "p/other" in listed.stdout
-
-
 TICKS = "import time\nfor i in range(1000): print(i); time.sleep(0.05)"
 
 
@@ -249,7 +307,12 @@ def test_a_program_goes_on_when_its_supervisor_is_killed_and_can_be_stopped(tmp_
     os.kill(run.supervisor(), signal.SIGKILL)
     wait_for(lambda: run.state().phase == "unwatched")
     before = run.output.read_text()
-    wait_for(lambda: len(run.output.read_text()) > len(before) + 10)
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock", "train", "logs", "-f", "own"], stdout=subprocess.PIPE
+    ) as follower:
+        wait_for(lambda: len(run.output.read_text()) > len(before) + 100)
+        assert follower.poll() is None, "the run is not over"
+        follower.kill()
     assert "is unwatched" in penstock("train", "rm", "own").stderr
     pid = run.state().pid
     assert penstock("train", "stop", "own").stdout == "p/own stopped\n"

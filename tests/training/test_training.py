@@ -93,9 +93,9 @@ def test_a_run_that_loses_cards_has_the_losses_of_an_undisturbed_one():
         lines += process.stdout.read().splitlines(keepends=True)
         assert process.wait(30) == 0, lines
     assert [one.strip() for one in lines if one[0].isdigit()] == expected
-    events = [one["event"] for one in run.events()]
+    events = [one.event for one in run.events()]
     assert events == ["started", "card-lost", "card-lost", "succeeded"]
-    assert "all cards run again" in run.events()[1]["text"]
+    assert "all cards run again" in run.events()[1].text
 
 
 def test_a_program_that_trains_on_the_cpu_is_told_what_to_write():
@@ -174,7 +174,7 @@ def test_the_status_of_a_run_shows_its_cards_and_their_work_and_losses():
             programs = json.loads(told.stdout)["programs"] if told.returncode == 0 else []
         assert [card["share"] for card in programs[0]["cards"]] == [0.25, 0.75]
         os.kill(workers_of(programs[0]["pid"])[0], signal.SIGKILL)
-        while "card-lost" not in [one["event"] for one in runs()[0].events()]:
+        while "card-lost" not in [one.event for one in runs()[0].events()]:
             assert time.monotonic() < deadline_s
             time.sleep(0.1)
         told = penstock("train", "status", "run-1").stdout

@@ -19,7 +19,7 @@ class Failures:
 
     Attributes:
         is_set: Whether the program is to be told of something, at its next use of the device.
-        count: How many have failed so far.
+        count: How many failures were noted so far.
         lost: Why no card can be used any more; None as long as they can.
     """
 
@@ -28,7 +28,7 @@ class Failures:
         self.count = 0
         self.lost: CardError | None = None
         self._lock = threading.Lock()
-        self._noted: list[tuple[str, pb.Failure]] = []
+        self._noted: list[tuple[str, pb.Failure]] = []  # the last ones, of which nobody was told
 
     def add(self, card: str, body: memoryview) -> None:
         """Notes what a worker reports of an operation."""
@@ -39,7 +39,7 @@ class Failures:
         with self._lock:
             if len(self._noted) < _MOST:
                 self._noted.append((card, failure))
-            self.count += 1
+                self.count += 1
             self.is_set = True
 
     def lose(self, error: CardError) -> bool:
@@ -49,6 +49,21 @@ class Failures:
             self.lost = self.lost or error
             self.is_set = True
             return is_first
+
+    def follow(self, former: Failures, since: int) -> None:
+        """Takes the place of `former` for cards that were told again what came after a snapshot.
+
+        By then `since` failures had been noted. What failed afterwards has failed here again, and
+        the program is told of what it was not told of. All else that the former ones had was a
+        consequence of a lost card: the others could not exchange data with it.
+        """
+        with self._lock, former._lock:
+            was_told = former.count - len(former._noted)
+            before = former._noted[: max(0, since - was_told)]
+            again = len(self._noted)
+            self._noted = before + self._noted[max(0, was_told - since) :]
+            self.count = since + again
+            self.is_set = bool(self._noted) or self.lost is not None
 
     def take(self) -> tuple[str, pb.Failure] | None:
         """The failure that was the cause, with the card's name, once; None if there is none."""

@@ -98,7 +98,7 @@ def format_path(path: KeyPath) -> str:
 
 
 def read_text(file: Path) -> str:
-    """The text of a policy file. Raises `PolicyError` if it cannot be read."""
+    """The text of a document's file. Raises `PolicyError` if it cannot be read."""
 
     def refused(reason: str) -> PolicyError:
         return PolicyError([Problem(str(file), None, (), reason)])
@@ -108,14 +108,16 @@ def read_text(file: Path) -> str:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as stream:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise refused("is not a regular file: write the policy to a file and name that")
+                raise refused("is not a regular file: write the document to a file and name that")
             raw = stream.read(MAX_POLICY_BYTES + 1)
     except OSError as error:
         raise refused(
             f"cannot be read: {error.strerror or error}; check the path and its permissions"
         ) from error
     if len(raw) > MAX_POLICY_BYTES:
-        raise refused(f"is larger than {MAX_POLICY_BYTES >> 20} MiB: this is not a policy")
+        raise refused(
+            f"is larger than {MAX_POLICY_BYTES >> 20} MiB: no document of Penstock is so large"
+        )
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

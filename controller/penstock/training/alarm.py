@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import urllib.request
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 
@@ -44,8 +45,8 @@ class Alarm:
         events = self._run.events()
         new, self._told = events[self._told :], len(events)
         for event in new:
-            if event.get("event") in ALARMS:
-                self._send({"run": str(self._run), **event})
+            if event.event in ALARMS:
+                self._send({"run": str(self._run), **asdict(event)})
 
     def _send(self, said: dict[str, Any]) -> None:
         request = urllib.request.Request(  # noqa: S310 - the job's document was checked

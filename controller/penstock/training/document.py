@@ -48,6 +48,7 @@ def _address(text: str) -> str:
 def _card(value: object) -> str:
     """One card as in $PENSTOCK_CARD. Raises `ValueError`."""
     from penstock.card.local_cards import parse_cards
+    from penstock.card.names import VARIABLE
 
     text = str(value)
     try:
@@ -55,7 +56,8 @@ def _card(value: object) -> str:
     except ValueError:
         raise ValueError(f"{text!r} is several cards: write each as an item of the list") from None
     except PenstockError as error:
-        raise ValueError(f"{error.what}: {error.why}") from None
+        what = error.what.replace(f" in ${VARIABLE}", "")
+        raise ValueError(f"{what}: {error.why}") from None
     del card
     return text
 

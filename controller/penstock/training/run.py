@@ -7,15 +7,19 @@ The folder has `job.json` (what is run), `state.json` (how it is), `events.jsonl
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import re
 import shutil
+import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
 
 from penstock.model import PenstockError, nearest
 from penstock.training.document import NAME, TrainJob
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "PENSTOCK_TRAIN_DIR"
 ACTIVE = {"starting", "running", "restarting", "stopping"}
+OVER = {"succeeded", "failed", "stopped"}  # also the last events of such runs
 _RUN = "run"  # begins the names of runs that got none
 
 
@@ -51,6 +56,18 @@ class State:
     reason: str = ""
     began_s: float = 0.0
     ended_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened to a run, at `time` in seconds since 1970."""
+
+    time: float
+    event: str
+    text: str
+
+
+_STATE, _EVENT = TypeAdapter(State), TypeAdapter(Event)
 
 
 @dataclass(frozen=True)
@@ -90,13 +107,16 @@ class Run:
     def state(self) -> State:
         """How it is. Raises `PenstockError` if its file cannot be read."""
         with _reading(self.folder / "state.json"):
-            said = State(**json.loads((self.folder / "state.json").read_text()))
+            said = _STATE.validate_json((self.folder / "state.json").read_bytes())
         if said.phase not in ACTIVE or self.is_supervised():
             return said
         if said.pid and started_ticks(said.pid) == said.ticks:
             return replace(
                 said, phase="unwatched", reason="its supervisor was killed; the program goes on"
             )
+        last = self.events()[-1:]
+        if last and last[0].event in OVER:  # on a full disk an event may have found room
+            return replace(said, phase=last[0].event, reason=last[0].text)
         return replace(
             said, phase="lost", reason="its supervisor was killed, or the machine restarted"
         )
@@ -111,13 +131,16 @@ class Run:
         with contextlib.suppress(OSError), self.events_file.open("a") as file:
             file.write(line + "\n")
 
-    def events(self) -> list[dict[str, Any]]:
-        """What happened so far; lines that were cut off are left out."""
+    def events(self) -> list[Event]:
+        """What happened so far: What is no such line is left out."""
+        try:
+            lines = self.events_file.read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
         found = []
-        with contextlib.suppress(FileNotFoundError):
-            for line in self.events_file.read_text(errors="replace").splitlines():
-                with contextlib.suppress(ValueError):
-                    found.append(json.loads(line))
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                found.append(_EVENT.validate_json(line))
         return found
 
     def lock(self) -> int:
@@ -159,10 +182,13 @@ class Run:
 
     def remove(self) -> None:
         """Deletes it with all that it has printed. Raises `PenstockError` if it is not over."""
-        state = self.state()
-        if state.phase in {*ACTIVE, "unwatched"}:
+        try:
+            phase = self.state().phase
+        except PenstockError:  # then only a supervisor can say so
+            phase = "running" if self.is_supervised() else "unreadable"
+        if phase in {*ACTIVE, "unwatched"}:
             raise PenstockError(
-                f"run {self} is {state.phase}", "it is not over", f"penstock train stop {self}"
+                f"run {self} is {phase}", "it is not over", f"penstock train stop {self}"
             )
         shutil.rmtree(self.folder)
         with contextlib.suppress(OSError):  # the project has other runs
@@ -184,42 +210,48 @@ def create(job: TrainJob) -> Run:
     project = projects_folder() / job.metadata.project
     try:
         project.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = _new_folder(project, job.metadata.name)
-        _write(folder / "job.json", job.plain())
-        run = Run(folder)
-        run.write_state(State("starting", began_s=time.time()))
-    except FileExistsError:
-        raise PenstockError(
-            f"project {job.metadata.project} has a run {job.metadata.name} already",
-            "runs are kept until they are removed", "choose another name, or penstock train rm it",
-        ) from None  # fmt: skip
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=project) as folder:
+            made = Run(Path(folder) / "run")
+            made.folder.mkdir(mode=0o700)
+            _write(made.folder / "job.json", job.plain())
+            made.write_state(State("starting", began_s=time.time()))
+            return _named(made, project, job.metadata.name)
     except OSError as error:
         raise PenstockError(
             f"cannot keep a run in {project}", error.strerror or str(error),
             f"make room, or name another folder with ${VARIABLE}",
         ) from error  # fmt: skip
-    return run
 
 
-def _new_folder(project: Path, name: str | None) -> Path:
+def _named(made: Run, project: Path, name: str | None) -> Run:
+    """The run, in a folder of this name, or of the next number."""
     number = 1
     while True:
         folder = project / (name or f"{_RUN}-{number}")
         try:
-            folder.mkdir(mode=0o700)
-        except FileExistsError:
-            if name is not None:
+            return Run(made.folder.rename(folder))  # fails if there is one that is not empty
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
                 raise
+            if name is not None:
+                raise PenstockError(
+                    f"project {project.name} has a run {name} already",
+                    "runs are kept until they are removed",
+                    f"choose another name, or penstock train rm {project.name}/{name}",
+                ) from None
             number += 1
-        else:
-            return folder
 
 
 def runs(project: str | None = None) -> list[Run]:
-    """All runs, or those of a project, the oldest first."""
-    pattern = f"{project or '*'}/*/job.json"
-    found = [Run(file.parent) for file in projects_folder().glob(pattern)]
-    return sorted(found, key=lambda one: (one.folder / "job.json").stat().st_mtime)
+    """All runs, or those of a project, the oldest first. Raises `PenstockError` for no name."""
+    if project is not None and not re.fullmatch(NAME, project):
+        raise PenstockError(
+            f"{project[:80]!r} is no project", "a name has small letters, digits, '-' and '.'",
+            "see penstock train ls",
+        )  # fmt: skip
+    found = [Run(file.parent) for file in projects_folder().glob(f"{project or '*'}/*/job.json")]
+    named = [one for one in found if re.fullmatch(NAME, one.name)]
+    return sorted(named, key=lambda one: (one.folder / "job.json").stat().st_mtime)
 
 
 def find(text: str) -> Run:

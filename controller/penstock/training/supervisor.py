@@ -36,6 +36,7 @@ class Supervisor:
         self._run = run
         self._spec = run.job().spec
         self._state = State("starting", began_s=time.time())
+        self._why = ""  # the program could not be started
         self._is_stopped = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -56,7 +57,7 @@ class Supervisor:
                 return self._end("stopped", code, "it was told to stop")
             if code == 0:
                 return self._end("succeeded", code, "")
-            reason = why_ended(code)
+            reason = self._why or why_ended(code)
             left = self._spec.restarts + 1 - self._state.attempt
             if left <= 0 or code in {NOT_FOUND, NOT_STARTED}:
                 return self._end("failed", code, reason)
@@ -88,7 +89,8 @@ class Supervisor:
                     stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
-            self._note("not-started", f"{self._spec.command[0]}: {error.strerror}")
+            self._why = f"{self._spec.command[0]} cannot be started: {error.strerror}"
+            self._note("not-started", self._why)
             return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
         pid = self._process.pid
         self._note("started", f"attempt {attempt}, pid {pid}")

@@ -32,8 +32,25 @@ def places():
     for where in ("cuda", "cuda:0", device):
         kept.seek(0)
         yield torch.load(kept, map_location=where)["weight"]
+    yield torch.load(kept_at(where="cuda"))["weight"]
+    yield torch.load(kept_at(), map_location=lambda s, at: s.cuda() if "cuda" in at else s)[
+        "weight"
+    ]
+    yield torch.fft.fftfreq(4, device="cuda")
     for (batch,) in DataLoader(TensorDataset(torch.ones(4, 2)), 4, num_workers=1, pin_memory=True):
         yield batch.to(device)
+
+
+def kept_at(where="cuda"):
+    """What torch.save writes of a layer there."""
+    kept = io.BytesIO()
+    torch.save(nn.Linear(2, 2).to(where).state_dict(), kept)
+    kept.seek(0)
+    return kept
+
+
+def tags():
+    return b"cuda:0" in kept_at().getvalue() and b"penstock" not in kept_at().getvalue()
 
 
 def mixed():
@@ -60,7 +77,7 @@ def timed():
 def refused(use):
     try:
         use()
-    except NotImplementedError as error:
+    except RuntimeError as error:
         return str(error)
     return "not refused"
 
@@ -80,6 +97,10 @@ USES = {
     "compiled": lambda: tuple(torch.compile(nn.Linear(8, 2).cuda())(x).shape),
     "stream": lambda: refused(torch.cuda.Stream),
     "graph": lambda: refused(torch.cuda.CUDAGraph),
+    "tags": tags,
+    "to_cpu": lambda: str(torch.load(kept_at(), map_location={"cuda:0": "cpu"})["weight"].device),
+    "states": lambda: torch.cuda.set_rng_state_all(torch.cuda.get_rng_state_all()),
+    "nccl": lambda: refused(lambda: torch.distributed.init_process_group("nccl")),
     "emptied": torch.cuda.empty_cache,
     "cpu": lambda: (str(torch.device("cpu")), str(torch.zeros(2).device)),
 }

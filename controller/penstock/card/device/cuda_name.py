@@ -29,6 +29,8 @@ CAPABILITY = (8, 0)  # which programs ask to choose types of numbers: bfloat16 i
 _REFUSED = (
     "Stream", "current_stream", "default_stream", "stream", "graph", "CUDAGraph",
     "make_graphed_callables", "caching_allocator_alloc", "memory_snapshot", "comm",
+    "ExternalStream", "set_per_process_memory_fraction", "utilization", "temperature",
+    "power_draw", "clock_rate",
 )  # fmt: skip
 _METHODS = (
     "to",
@@ -46,10 +48,12 @@ _LIKE = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "r
 def take_name() -> None:
     """Makes "cuda" another name of the device, once, in the whole program."""
     torch.device = _CudaOrOther
-    makers = {one.__name__ for one in _device._device_constructors()}  # also those of torch.fft
+    makers = {one.__name__ for one in _device._device_constructors()}
     for name in sorted({*makers, *_LIKE}):
-        if hasattr(torch, name):
-            setattr(torch, name, _named(getattr(torch, name)))
+        place: Any = torch.fft if name.startswith("fft_") else torch
+        own = name.removeprefix("fft_")
+        if hasattr(place, own):
+            setattr(place, own, _named(getattr(place, own)))
     for name in _METHODS:
         setattr(torch.Tensor, name, _named(getattr(torch.Tensor, name)))
     torch.Tensor.cuda = _cuda
@@ -63,6 +67,9 @@ def take_name() -> None:
         kind.__init__ = _named(kind.__init__)
     for kind in (torch.UntypedStorage, torch.Generator):
         kind.__new__ = _named(kind.__new__)
+    torch.serialization.register_package(5, _tag, _restored)
+    torch.UntypedStorage.cuda = lambda self, *_, **__: self.to(device=_Device(_NAME))
+    torch.distributed.init_process_group = _without_nccl(torch.distributed.init_process_group)
     _fill_module()
     register_optimizer_step_pre_hook(_refuse_cpu)
     atexit.register(_warn_of_cpu)
@@ -113,6 +120,33 @@ def _named(former: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _NAMES = {str, _Device}
+
+
+def _tag(storage: Any) -> str | None:
+    """What torch.save writes for a storage on the card: what other programs know."""
+    return f"{_CUDA}:0" if storage.device.type == _NAME else None
+
+
+def _restored(storage: Any, location: str) -> Any:
+    """The storage where torch.load is to put it, if that is the card."""
+    if location.partition(":")[0] in {_NAME, _CUDA}:
+        return storage.to(device=_Device(_NAME, 0))
+    return None
+
+
+def _without_nccl(former: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.distributed without NCCL, which ends a process that has no NVIDIA driver."""
+
+    @functools.wraps(former)
+    def call(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if backend is None or "nccl" in str(backend).lower():
+            raise RuntimeError(
+                "this program runs once, on all its cards: leave torch.distributed and "
+                "DistributedDataParallel out, as for one GPU, and do not start it with torchrun"
+            )
+        return former(backend, *args, **kwargs)
+
+    return call
 
 
 class _DeviceKind(type):
@@ -191,6 +225,11 @@ def _fill_module() -> None:
         "memory_reserved": module.memory_allocated,
         "max_memory_reserved": module.max_memory_allocated,
         "reset_peak_memory_stats": lambda *_: None,
+        "reset_max_memory_allocated": lambda *_: None,
+        "memory_summary": lambda *_, **__: module.get_device_name(),
+        "get_rng_state_all": lambda: [module.get_rng_state()],
+        "set_rng_state_all": lambda states: module.set_rng_state(states[0]),
+        "can_device_access_peer": lambda *_: False,
         "ipc_collect": lambda: None,
         "_lazy_init": module._lazy_init,
         "init": module._lazy_init,

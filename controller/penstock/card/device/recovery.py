@@ -17,7 +17,7 @@ from penstock.card.device.event_file import note_event
 from penstock.card.device.journal import Content, Journal
 from penstock.card.device.warn import warn
 from penstock.card.frames import MOST_PART_BYTES, Kind, pack_range
-from penstock.card.layout import Partial, Reducing, Split
+from penstock.card.layout import Partial, Split
 from penstock.card.link import CardError, OperationError
 from penstock.card.places import THIS_NODE
 from penstock.model import PenstockError
@@ -47,7 +47,6 @@ class Recovery:
         self._journal = Journal()
         self._is_complete = True  # the journal begins with cards that had nothing
         self._pending: _Snapshot | None = None
-        self._is_asking = False
         self._next_s = 0.0  # a snapshot is due
         self._latest_s = time.monotonic()
         self._losses = 0
@@ -70,28 +69,20 @@ class Recovery:
         elif time.monotonic() >= self._next_s or self._journal.size_bytes > MOST_BYTES:
             self._snap()
 
-    def sent(self) -> None:
-        """Calls were sent; a program without steps has snapshots too. The caller holds the lock."""
+    def between_calls(self) -> None:
+        """A program without steps has snapshots too. The caller holds the lock, in no call."""
         late_s = time.monotonic() - self._latest_s
         if self._pending is not None:
-            if self._pending.is_done:
-                self._take(self._pending)
-        elif (late_s > LONGEST_S or self._journal.size_bytes > MOST_BYTES_ANYWHERE) and not any(
-            isinstance(one.layout, Reducing) for one in live_buffers()
-        ):  # to finish a sum would change an argument of the call that is being made
+            self._take(self._pending)
+        elif late_s > LONGEST_S or self._journal.size_bytes > MOST_BYTES_ANYWHERE:
             self._snap()
 
     def _snap(self) -> None:
-        if self._is_asking:  # what it asks is sent
-            return
         self._latest_s = time.monotonic()
-        self._is_asking = True
         try:
             self._pending = _Snapshot(self._session, self._journal)
         except CardError:
             self._pending = None  # the next call starts cards again, and the next step tries again
-        finally:
-            self._is_asking = False
 
     def _take(self, snapshot: _Snapshot) -> None:
         """Begins the journal at a snapshot, if all of it is there."""
@@ -123,14 +114,7 @@ class Recovery:
         except BaseException:
             session.stream.is_lost = True
             raise
-        untold = former.failures.take()
-        if former.failures.count == self._failures:
-            untold = cards.failures.take() or untold
-        else:
-            cards.failures.take()  # the program was told, or is told now
-        cards.failures.count = former.failures.count
-        if untold is not None:
-            cards.failures.note(*untold)
+        cards.failures.follow(former.failures, self._failures)
         session.replaced(cards)
         text = (f"{lost.sentence}; after {time.monotonic() - began_s:.1f} s all cards run again, "
                 "with the same content")  # fmt: skip
@@ -184,10 +168,8 @@ class _Snapshot:
         """Asks the cards. The caller holds the stream's lock. Raises `CardError`."""
         stream, cards = session.stream, session.cards
         self.began_s = time.monotonic()
+        session.reductions.finish_all()  # the cards know them by numbers, not by buffers
         buffers = [one for one in live_buffers() if one.layout is not None]
-        for one in buffers:
-            if isinstance(one.layout, Reducing):
-                session.reductions.finish(one)
         stream.flush()
         self.position, self.failures = journal.position, session.cards.failures.count
         # What all cards have comes from one, best from this node.

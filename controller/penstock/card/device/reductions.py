@@ -67,6 +67,11 @@ class Reductions:
         """Waits on the cards for the sums of a buffer, and of those that are added up with it."""
         self._finish(self._buckets[buffer.number])
 
+    def finish_all(self) -> None:
+        """Waits on the cards for all sums, also those whose buffers nobody has any more."""
+        for number in list(self._running):
+            self._finish(number)
+
     def _finish(self, number: int) -> None:
         self._operations.call("reduce_finish", [number])
         noted = self._running.pop(number)

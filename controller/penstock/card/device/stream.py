@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import threading
 import time
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.card.device.buffer import dead
@@ -112,8 +112,6 @@ class Stream:
                     forgotten, self._forgotten = self._forgotten, []
                     self._send_all(Kind.FORGET, pack_numbers(forgotten))
             self._wait_for_room()
-            if self.recovery is not None and not self.is_torn:
-                self.recovery.sent()
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
@@ -140,9 +138,12 @@ class Stream:
             if self._is_closed:
                 return
             time.sleep(TAIL_S)
-            with self.lock, contextlib.suppress(PenstockError):  # the next call raises it
+            # The next call raises it; at the end of the program, nothing can be started any more.
+            with self.lock, contextlib.suppress(PenstockError, RuntimeError):
                 if not self.is_torn:
                     self.flush()
+                    if self.recovery is not None:
+                        self.recovery.between_calls()
 
     def _close(self) -> None:
         self._is_closed = True
@@ -174,9 +175,12 @@ class Stream:
             self.check()
             self.flush()
             with self.whole():
-                for card, part in enumerate(parts):
-                    for kind, body in upload_frames(number, part):
-                        self._send(kind, [body if i == card else None for i in range(len(parts))])
+                # Parts of unlike lengths may have unlike numbers of frames.
+                for frames in zip_longest(*(upload_frames(number, part) for part in parts)):
+                    for kind in dict.fromkeys(one[0] for one in frames if one is not None):
+                        bodies = [one[1] if one is not None and one[0] == kind else None
+                                  for one in frames]  # fmt: skip
+                        self._send(kind, bodies)
             self._wait_for_room()
         if self.on_wait is not None:
             self.on_wait("upload", began_ns, sum(map(len, parts)))

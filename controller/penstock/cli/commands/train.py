@@ -121,8 +121,10 @@ def _job(
     spec: dict[str, Any], cards: str, pool: dict[str, Any] | None, metadata: dict[str, Any]
 ) -> TrainJob:
     """The job that options describe. Raises `PenstockError`."""
+    import yaml
+
     from penstock.model import PenstockError
-    from penstock.policy.document import Document
+    from penstock.policy.document import format_path, parse
     from penstock.training.document import API_VERSION, KIND, JobError, checked
 
     if bool(cards) == (pool is not None):
@@ -138,11 +140,10 @@ def _job(
     }  # fmt: skip
     value = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
     try:
-        return checked(Document(value), "the command line")
+        return checked(parse(yaml.safe_dump(value), "the command line")[0], "the command line")
     except JobError as error:
-        text = "; ".join(
-            f"{'.'.join(map(str, one.path[1:]))}: {one.message}" for one in error.problems
-        )
+        problems = [f"{format_path(one.path[1:])}: {one.message}" for one in error.problems]
+        text = "; ".join(one.removeprefix(": ") for one in problems)
         raise PenstockError("cannot train", text, "see penstock train run --help") from None
 
 
@@ -150,10 +151,10 @@ def _supervised(run: Run) -> State:
     """Runs a program in the foreground, and prints what it prints."""
     from penstock.training.supervisor import Supervisor
 
-    lock = run.lock()
     supervisor = Supervisor(run)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: supervisor.stop())
+    lock = run.lock()
     is_over = threading.Event()
     printer = threading.Thread(target=_print_output, args=(run, is_over.is_set), daemon=True)
     printer.start()
@@ -225,10 +226,10 @@ def supervise(name: RunName) -> None:
     from penstock.training.supervisor import Supervisor
 
     run = find(name)
-    run.lock()
     supervisor = Supervisor(run)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: supervisor.stop())
+    run.lock()
     supervisor.run()
 
 
@@ -297,7 +298,11 @@ def status(name: RunName, output: OutputFormat = Output.table) -> None:
 
         from penstock.cli.render.output import print_data
 
-        print_data({**row, "programs": [asdict(one) for one in programs], "events": events}, output)
+        told = {
+            "programs": [asdict(one) for one in programs],
+            "events": [asdict(one) for one in events],
+        }
+        print_data({**row, **told}, output)
         return
     reason = f" ({row['reason']})" if row["reason"] else ""
     print(f"{row['run']}  {row['phase']}{reason}")
@@ -309,7 +314,7 @@ def status(name: RunName, output: OutputFormat = Output.table) -> None:
         page = console()
         page.print(card_screen(programs, [], width=page.width))
     for event in events:
-        print(f"{_clock(event.get('time', 0))}  {event.get('event')}  {event.get('text', '')}")
+        print(f"{_clock(event.time)}  {event.event}  {event.text}")
 
 
 def _programs_of(pid: int) -> list[Any]:
@@ -354,7 +359,8 @@ def logs(
     from penstock.training.run import ACTIVE, find
 
     run = find(name)
-    _print_output(run, (lambda: run.state().phase not in ACTIVE) if follow else (lambda: True))
+    goes_on = {*ACTIVE, "unwatched"}
+    _print_output(run, (lambda: run.state().phase not in goes_on) if follow else (lambda: True))
 
 
 @app.command()
@@ -411,6 +417,6 @@ def rm(
     """Remove runs with all that they have printed."""
     from penstock.training.run import find
 
-    for run in [find(name) for name in names]:
+    for run in dict.fromkeys(find(name) for name in names):
         run.remove()
         print(f"{run} removed")
