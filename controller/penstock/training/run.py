@@ -126,7 +126,7 @@ class Run:
         _write(self.folder / "state.json", asdict(state))
 
     def add_event(self, event: str, text: str) -> None:
-        """Notes what happened; a full disk must not end a training."""
+        """Notes what happened; on a full disk it is not noted."""
         line = json.dumps({"time": time.time(), "event": event, "text": text})
         with contextlib.suppress(OSError), self.events_file.open("a") as file:
             file.write(line + "\n")
