@@ -58,7 +58,7 @@ demo: setup ## Three programs share one simulated H200 (or the real GPU) under q
 
 test: setup lint first-builds $(TORCH)/.installed ## Everything that must hold: lint, types, layers, and all tests
 	$(TORCH)/bin/pytest -n 2 --durations=10 --durations-min=5
-	$(BIN)/pytest -n 6 --durations=25 --durations-min=5 $(PYTEST_ARGS)
+	$(BIN)/pytest -n 5 --durations=25 --durations-min=5 $(PYTEST_ARGS)
 
 test-torch: $(TORCH)/.installed ## The tests that need torch alone (the virtual card)
 	$(TORCH)/bin/pytest -n 2 --durations=10 --durations-min=5 $(PYTEST_ARGS)

@@ -1,4 +1,4 @@
-"""A pytest plugin that schedules `pytest -n 6`: files run in parallel, timed ones after all others.
+"""A pytest plugin that schedules `pytest -n 5`: files run in parallel, timed ones after all others.
 
 A file of tests that measure shares, latency or grace says `pytestmark = pytest.mark.timed`. Such
 tests mostly wait and hardly use a processor, so two of them run at once, but no compiler beside
