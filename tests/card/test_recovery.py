@@ -22,7 +22,7 @@ from penstock.model import PenstockError
 from penstock_api.v1.card_ops_pb2 import Failure
 
 CARDS = "cpu=1,cpu=2"
-MOMENTS = int(os.environ.get("PENSTOCK_TEST_MOMENTS", "20"))
+MOMENTS = int(os.environ.get("PENSTOCK_TEST_MOMENTS", "10"))
 STEPS = 20
 
 
