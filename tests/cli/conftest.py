@@ -96,7 +96,7 @@ def end_members(state: Path) -> None:
                     os.kill(int(entry.name), signal.SIGKILL)
 
 
-def wait_until(condition, timeout_s=20.0):
+def wait_until(condition, timeout_s=40.0):
     """The first true value of `condition`; fails after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while True:

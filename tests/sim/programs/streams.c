@@ -246,7 +246,7 @@ CASE(host_functions_run_in_stream_order) {
   int one = 1, two = 2;
   CUstream stream;
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  spin(stream, 10000000, 1);
+  spin(stream, 200000000, 1); /* long enough for a busy machine to come to the check */
   OK(cuLaunchHostFunc(stream, call, &one));
   spin(stream, 10000000, 1);
   OK(cuLaunchHostFunc(stream, call, &two));
