@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-from penstock.model import PenstockError
-
 VARIABLE = "PENSTOCK_CARD"  # the cards of this program; "off": torch is left alone
 POOL = "pool:"  # begins the variable of a program whose cards a compute pool starts
 SHARDING_VARIABLE = "PENSTOCK_CARD_SHARDING"  # whether parameters are sharded: off, auto or on
@@ -24,14 +22,3 @@ def cards_text() -> str:
     """The cards of this program, as `VARIABLE` lists them; empty if it has none."""
     text = os.environ.get(VARIABLE, "")
     return "" if text == "off" else text
-
-
-def recovers() -> bool:
-    """Whether other cards take the place of lost ones. Raises `PenstockError` for other words."""
-    text = os.environ.get(RECOVERY_VARIABLE, "off")
-    if text not in {"on", "off", ""}:
-        raise PenstockError(
-            f"invalid ${RECOVERY_VARIABLE}: {text[:40]!r}", "it is neither on nor off",
-            f"write {RECOVERY_VARIABLE}=on",
-        )  # fmt: skip
-    return text == "on"

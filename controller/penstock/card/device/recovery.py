@@ -7,6 +7,7 @@ since (`Journal`). Values that the program has read meanwhile stay as they were.
 
 from __future__ import annotations
 
+import os
 import time
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from penstock.card.device.warn import warn
 from penstock.card.frames import MOST_PART_BYTES, Kind, pack_range
 from penstock.card.layout import Partial, Split
 from penstock.card.link import CardError, OperationError
+from penstock.card.names import RECOVERY_VARIABLE
 from penstock.card.places import THIS_NODE
 from penstock.model import PenstockError
 
@@ -37,6 +39,17 @@ MOST_BYTES = 512 << 20  # of frames, until there is a snapshot at the next end o
 LONGEST_S, MOST_BYTES_ANYWHERE = 60.0, 2 << 30  # for a program without steps
 WITHIN_S, AGAIN_S = 60.0, 0.5  # cards are tried to be started
 MOST_LOSSES = 5  # of cards since a snapshot: what they were told may be what ends them
+
+
+def recovers() -> bool:
+    """Whether other cards take the place of lost ones. Raises `PenstockError` for other words."""
+    text = os.environ.get(RECOVERY_VARIABLE, "off")
+    if text not in {"on", "off", ""}:
+        raise PenstockError(
+            f"invalid ${RECOVERY_VARIABLE}: {text[:40]!r}", "it is neither on nor off",
+            f"write {RECOVERY_VARIABLE}=on",
+        )  # fmt: skip
+    return text == "on"
 
 
 class Recovery:

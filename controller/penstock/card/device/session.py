@@ -16,7 +16,7 @@ from penstock.card.device.known import Known
 from penstock.card.device.move import contents, cut_anew, fill, parts_of
 from penstock.card.device.own_operations import OwnOperations
 from penstock.card.device.planner import Planner
-from penstock.card.device.recovery import Recovery
+from penstock.card.device.recovery import Recovery, recovers
 from penstock.card.device.reductions import Reductions
 from penstock.card.device.sharding import Sharding
 from penstock.card.device.stream import Stream
@@ -24,7 +24,6 @@ from penstock.card.device.tensors import buffer_of, extent
 from penstock.card.frames import Kind, Statistics, pack_trace, unpack_statistics
 from penstock.card.layout import WHOLE, Layout, Partial, Reducing, Split
 from penstock.card.link import CardError
-from penstock.card.names import recovers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
