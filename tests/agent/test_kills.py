@@ -20,7 +20,7 @@ from tests.agent.conftest import wait_until
 from tests.agent.support.programs import LAUNCHER, environment_for
 from tests.agent.support.watching import Sampler, Witness, build_witness
 
-pytestmark = [pytest.mark.timed, pytest.mark.alone]  # the shares of five tenants
+pytestmark = pytest.mark.timed
 
 KILLS = int(os.environ.get("PENSTOCK_AGENT_KILLS", "4"))
 FIGURES = os.environ.get("PENSTOCK_AGENT_KILLS_FIGURES")
