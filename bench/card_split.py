@@ -2,7 +2,7 @@
 
 Usage: build/torch/bin/python bench/card_split.py [ROUNDS] > bench/results/card_split.json
 
-Needs root, for cgroups: the cards are CPU workers with quotas of a processor, 0.7 of one together,
+Needs root, for cgroups: the cards are CPU workers with quotas of a processor, 0.8 of one at most,
 so that the machine is not the limit. ResNet-18 trains as in `card_training.py`. Arms alternate,
 each in a process of its own; a figure is the median over rounds, with quartiles.
 
@@ -33,7 +33,7 @@ from penstock.bench.interleaved import load_average, quartiles
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-QUOTAS = {"3:1": (0.525, 0.175), "4:2:1:1": (0.35, 0.175, 0.0875, 0.0875)}  # of a processor
+QUOTAS = {"3:1": (0.525, 0.175), "4:2:1:1": (0.4, 0.2, 0.1, 0.1)}  # of a processor
 SAMPLES, SETTLE_S, STEPS_S = 64, 25.0, 25.0
 THROTTLED_STEPS = 45
 
