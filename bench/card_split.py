@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 QUOTAS = {"3:1": (0.525, 0.175), "4:2:1:1": (0.4, 0.2, 0.1, 0.1)}  # of a processor
-SAMPLES, SETTLE_S, STEPS_S = 64, 25.0, 25.0
+SAMPLES, SETTLE_S, STEPS_S = 64, 75.0, 40.0  # a step may take ten seconds
 THROTTLED_STEPS = 45
 
 
