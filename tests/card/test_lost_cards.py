@@ -17,7 +17,7 @@ from tests.card.support.training import Training, losses_of
 from penstock.card.link import CardError
 
 CARDS = "cpu=1,cpu=2"
-MOMENTS = int(os.environ.get("PENSTOCK_TEST_MOMENTS", "10"))
+MOMENTS = int(os.environ.get("PENSTOCK_TEST_MOMENTS", "20"))
 STEPS = 20
 SILENT_S = 1.75 + 2  # after so long at the latest; the second part is for a busy machine
 

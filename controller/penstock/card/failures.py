@@ -51,11 +51,11 @@ class Failures:
             return is_first
 
     def follow(self, former: Failures, since: int) -> None:
-        """Takes the place of `former` for cards that were told again what came after a snapshot.
+        """Takes over from `former`, after cards have executed all frames since a snapshot again.
 
-        By then `since` failures had been noted. What failed afterwards has failed here again, and
-        the program is told of what it was not told of. All else that the former ones had was a
-        consequence of a lost card: the others could not exchange data with it.
+        `since`: how many failures had been noted when the snapshot was taken. Later ones have
+        occurred here again; the program gets those that it has not got yet. All others of `former`
+        followed from the loss of a card: its peers could not exchange data with it.
         """
         with self._lock, former._lock:
             was_told = former.count - len(former._noted)

@@ -12,7 +12,7 @@ from urllib.error import URLError
 if TYPE_CHECKING:
     from penstock.training.run import Run
 
-ALARMS = {"card-lost", "restarting", "not-started", "failed"}  # events that are told
+ALARMS = {"card-lost", "restarting", "not-started", "failed"}  # events that the webhook gets
 LOOKS_S, ANSWERS_WITHIN_S = 0.5, 5.0
 
 

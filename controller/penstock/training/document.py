@@ -98,7 +98,9 @@ class Spec(_Strict):
     pool: Pool | None = None
     split: Split = "weighted"
     restarts: int = Field(0, ge=0, le=MOST_RESTARTS)
-    webhook: Address | None = Field(None, description="what is told of lost cards and failures")
+    webhook: Address | None = Field(
+        None, description="gets a POST when a card is lost or the program fails"
+    )
     grace: Duration = Field("10s", description="from the order to stop until it is killed")
 
     @model_validator(mode="after")

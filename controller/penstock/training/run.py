@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
+from penstock.card.published import started_ticks
 from penstock.model import PenstockError, nearest
 from penstock.training.document import NAME, TrainJob
 
@@ -56,6 +57,10 @@ class State:
     reason: str = ""
     began_s: float = 0.0
     ended_s: float = 0.0
+
+    def program_runs(self) -> bool:
+        """Whether the program's process is still there."""
+        return self.pid > 0 and started_ticks(self.pid) == self.ticks
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ class Run:
             said = _STATE.validate_json((self.folder / "state.json").read_bytes())
         if said.phase not in ACTIVE or self.is_supervised():
             return said
-        if said.pid and started_ticks(said.pid) == said.ticks:
+        if said.program_runs():
             return replace(
                 said, phase="unwatched", reason="its supervisor was killed; the program goes on"
             )
@@ -276,16 +281,6 @@ def find(text: str) -> Run:
         f"there is no run {text[:80]!r}", f"{projects_folder()} has {len(names)}",
         f"did you mean {near}?" if near else "see penstock train ls",
     )  # fmt: skip
-
-
-def started_ticks(pid: int) -> int | None:
-    """When a process began, in ticks since the machine's start; None: there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else int(fields[19])
 
 
 def _write(file: Path, value: dict[str, Any]) -> None:

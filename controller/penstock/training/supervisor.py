@@ -13,16 +13,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.card.names import AS_VARIABLE, EVENTS_VARIABLE, RECOVERY_VARIABLE, VARIABLE
+from penstock.card.published import started_ticks
 from penstock.model.names import MAX_TENANT_NAME
 from penstock.training.alarm import Alarm
-from penstock.training.run import State, started_ticks
+from penstock.training.run import State
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.training.document import Spec
     from penstock.training.run import Run
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0  # before the program is started again
 ATTEMPT_VARIABLE = "PENSTOCK_TRAIN_ATTEMPT"
+LOOKS_S = 0.05
 NOT_FOUND, NOT_STARTED = 127, 126  # exit codes, as a shell's
 
 
@@ -106,12 +110,7 @@ class Supervisor:
         process = self._process
         if process is None:
             return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            deadline_s = time.monotonic() + self._spec.grace_s
-            while process.returncode is None and time.monotonic() < deadline_s:
-                time.sleep(0.05)
+        end_group(process.pid, self._spec.grace_s, lambda: process.returncode is not None)
 
     def _end(self, phase: str, code: int, reason: str) -> State:
         self._note(phase, reason)
@@ -128,6 +127,16 @@ class Supervisor:
         except OSError as error:  # of a full disk: the training is worth more
             print(f"penstock: cannot keep the state of run {self._run}: {error.strerror}",
                   file=sys.stderr)  # fmt: skip
+
+
+def end_group(group: int, grace_s: float, has_ended: Callable[[], bool]) -> None:
+    """Ends a program and its children: SIGTERM, and after `grace_s` seconds at most SIGKILL."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, number)
+        deadline_s = time.monotonic() + grace_s
+        while not has_ended() and time.monotonic() < deadline_s:
+            time.sleep(LOOKS_S)
 
 
 def why_ended(code: int) -> str:

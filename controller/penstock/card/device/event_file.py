@@ -1,4 +1,4 @@
-"""Event file: what happened to a program's cards, for whoever supervises the program."""
+"""Event file: lost cards of a program, as lines of JSON for the program's supervisor."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Recovery: other cards take the place of lost ones, and the program notices a pause.
 
 From time to time the program gets a copy of what is on its cards, a snapshot, while it goes on.
-When a card is lost, all workers are started again, get the snapshot, and are told all that was told
+When a card is lost, all workers are started again; they load the snapshot and execute all frames
 since (`Journal`). Values that the program has read meanwhile stay as they were.
 """
 

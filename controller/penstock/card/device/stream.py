@@ -338,7 +338,7 @@ class Stream:
             if self.links is not links:  # another thread has done it
                 return
             lost = self._lost(error)
-            if self.recovery is None or self.is_lost:
+            if self.recovery is None or not self.may_go_on:
                 raise lost from None
             self.recovery.replace_lost(lost)
 

@@ -71,7 +71,10 @@ def run(
     ] = 0,
     webhook: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="An address that is told of lost cards and failures."),
+        typer.Option(
+            metavar="URL",
+            help="An address that gets a POST when a card is lost or the program fails.",
+        ),
     ] = None,
     project: Annotated[str, typer.Option(metavar="NAME", help="Project of the run.")] = "default",
     name: Annotated[
@@ -391,23 +394,14 @@ def _end_unwatched(run: Run, state: State) -> None:
     """Ends a program whose supervisor is gone."""
     import dataclasses
 
+    from penstock.training.supervisor import end_group
+
     lock = run.lock()
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(state.pid, number)
-        deadline_s = time.monotonic() + run.job().spec.grace_s
-        while _is_there(state) and time.monotonic() < deadline_s:
-            time.sleep(LOOKS_S)
+    end_group(state.pid, run.job().spec.grace_s, lambda: not state.program_runs())
     run.write_state(dataclasses.replace(
         state, phase="stopped", pid=0, reason="it was told to stop", ended_s=time.time()
     ))  # fmt: skip
     os.close(lock)
-
-
-def _is_there(state: State) -> bool:
-    from penstock.training.run import started_ticks
-
-    return started_ticks(state.pid) == state.ticks
 
 
 @app.command()
