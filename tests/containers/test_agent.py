@@ -74,6 +74,8 @@ def test_device_memory_of_a_container_is_released_and_restored_with_its_contents
     mounted = ("-v", f"{WORKER}:/opt/worker:ro")
     work = podman_run(device, python, "/opt/worker/worker.py", "400", "8", options=mounted)
     undisturbed = subprocess.run(work, capture_output=True, text=True, timeout=60, check=True)
+    # It must not be done before a command on a busy machine has suspended it.
+    work.append("slowly")
     with subprocess.Popen(work, stdout=subprocess.PIPE, text=True) as container:
         lines = iter(container.stdout.readline, "")
         while next(lines) != "step 5\n":

@@ -1,12 +1,13 @@
 """A program that works on its device memory step by step; its result depends on every byte of it.
 
-    worker.py STEPS MIB [fork] [managed | exported] [hold]
+    worker.py STEPS MIB [fork] [managed | exported] [slowly] [hold]
 
 Prints "ready" once all memory is filled, then "step N" for each step, then "result HEX". Each step
 reads a part of the device memory, changes it depending on what was read before, and writes it back;
 a kernel runs in between.
 `fork`: a child process does the same beside it. `managed`, `exported`: it has memory that drivers
-refuse to checkpoint. `hold`: once it is done it waits for its end.
+refuse to checkpoint. `slowly`: its steps take ten times as long. `hold`: once it is done it waits
+for its end.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def work(steps: int, mib: int, words: list[str]) -> None:
         device.launch()
         device.write(at, changed(content, state))
         say(f"step {step}")
-        time.sleep(PAUSE_S)
+        time.sleep(PAUSE_S * (10 if "slowly" in words else 1))
     for at in range(0, size, PART):
         state = hashlib.sha256(state + device.read(address + at, PART)).digest()
     if is_child:
