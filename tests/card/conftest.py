@@ -3,10 +3,8 @@
 import os
 
 import pytest
-from tests.card.support.nursery import Nursery
 
 from penstock.card import load
-from penstock.card.link import spawned
 
 CARDS = "cpu=1,cpu=2,cpu=4"
 
@@ -19,20 +17,6 @@ with pytest.MonkeyPatch.context() as environment:
 def pytest_configure(config):
     # Tests look at results, and their lines may be slow; those of warnings take this back.
     config.addinivalue_line("filterwarnings", "ignore::penstock.card.PenstockCardWarning")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nursery():
-    """Workers that tests start in this process need not import torch again."""
-    own = Nursery()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spawned._starter, "start", own.start)
-        yield
-        from penstock.card.device import start  # torch knows the device only now
-
-        if start.is_started():  # its workers end before what has started them
-            start.session().cards.close()
-    own.close()
 
 
 @pytest.fixture(scope="session")

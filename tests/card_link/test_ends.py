@@ -142,11 +142,11 @@ def test_a_program_whose_first_worker_cannot_start_is_told_why():
         timeout=30, check=False,
     )  # fmt: skip
     last = done.stderr.splitlines()[-1]
-    assert "card 0 cannot be reached: its process ended (exit status 1)" in last
+    assert "card 0 cannot be started: the process that starts workers has ended (exit" in last
 
 
 def test_a_worker_that_cannot_start_says_so():
-    with pytest.raises(CardError, match=r"card 1 cannot be reached: its process ended \(exit"):
+    with pytest.raises(CardError, match=r"cannot be started: the process that .* ended \(exit"):
         spawn("card 1", "penstock.no_such_module", kinds={})
 
 

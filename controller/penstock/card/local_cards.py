@@ -34,7 +34,7 @@ class CardKind:
     def start(self, name: str, on: OnCard) -> StartedCard:
         """See `CardPlace`. Raises `CardError` if the worker does not start."""
         limit = [] if self.memory_bytes is None else ["--memory-bytes", str(self.memory_bytes)]
-        card = spawn(name, "penstock.card.worker", kinds=KINDS,
+        card = spawn(name, "penstock.card.worker.__main__", kinds=KINDS,
                      arguments=["--kind", self.kind, *limit], on_event=on.event,
                      on_fault=on.fault, on_end=on.end)  # fmt: skip
         return StartedCard(card.link, THIS_NODE, self.speed, card.close, card.kill)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import ctypes
 import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 import threading
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from penstock.card.link import forks, monitor
@@ -21,6 +18,7 @@ from penstock.card.link.connection import Connection
 from penstock.card.link.endpoint import InheritedEndpoint
 from penstock.card.link.errors import CardError, ProtocolError
 from penstock.card.link.handshake import say_goodbye, shake_hands
+from penstock.card.link.nursery import Forked, Nursery, NurseryEndedError
 from penstock.card.link.stream import PlainStream
 from penstock.model import PenstockError
 
@@ -35,7 +33,6 @@ OPTION = "--link-fd"
 _APPLICATION = Agreement("spawned")  # the pair of sockets is proof enough
 _ANSWERS_WITHIN_S = 10.0
 _ENDS_WITHIN_S = 2.0  # after its link was closed
-_PR_SET_PDEATHSIG = 1
 
 
 class SpawnedCard:
@@ -81,20 +78,20 @@ def spawn(
     on_fault: Callable[[OperationError], None] | None = None,
     on_end: Callable[[CardError], None] | None = None,
 ) -> SpawnedCard:
-    """Starts `python -m MODULE --link-fd N ARGUMENTS` and connects to it.
+    """Starts a worker with the arguments `--link-fd N ARGUMENTS` and connects to it.
 
-    The module calls `inherited`, then `serve`. `variables` are added to this process's environment.
-    The current folder is not searched for modules (Python 3.11 or newer). The child does not see
-    Ctrl-C. How it ended becomes part of the link's error.
+    It is forked by a `Nursery`, which has loaded the module. The module's `main()` calls
+    `inherited`, then `serve`. `variables` are added to this process's environment as it was when
+    the first worker of this module was started. The current folder is not searched for modules
+    (Python 3.11 or newer). The worker does not see Ctrl-C. How it ended becomes part of the link's
+    error.
 
     Raises:
         CardError: the process could not be started, or ended before it answered.
     """
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", module, OPTION, str(theirs.fileno()), *arguments]
-    environment = {**os.environ, "PYTHONSAFEPATH": "1", **(variables or {})}
     try:
-        process = _Process(_starter.start(command, environment, theirs.fileno()))
+        process = _Process(*_forked(module, variables or {}, arguments, theirs.fileno()))
     except OSError as error:
         ours.close()
         why = error.strerror or str(error)
@@ -117,12 +114,9 @@ def spawn(
 def inherited(descriptor: int, about: Description) -> Connection:
     """The connection of a spawned worker; `descriptor` is the number after `--link-fd`.
 
-    The process ends at once when its parent ends.
-
     Raises:
         PenstockError: the descriptor is no connection to a front-end of this release.
     """
-    _end_with_parent()
     try:
         stream = PlainStream(socket.socket(fileno=descriptor), takes_descriptor=True)
         os.set_inheritable(descriptor, False)
@@ -140,20 +134,50 @@ def refuse(descriptor: int, why: str) -> None:
         say_goodbye(PlainStream(socket.socket(fileno=descriptor)), 0, why)
 
 
-def _end_with_parent() -> None:
-    """The kernel sends SIGKILL to this process when the parent's starting thread ends."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
-    # A parent that has ended before is noticed by the handshake: the connection has ended, too.
+def _forked(
+    module: str, variables: Mapping[str, str], arguments: Sequence[str], descriptor: int
+) -> tuple[Nursery, Forked]:
+    """A worker, and the nursery that has forked it. Raises OSError."""
+    key = (module, *sorted(variables.items()))
+    arguments = [OPTION, "{}", *arguments]
+    with _lock:
+        nursery = _nurseries.get(key)
+        if nursery is not None:
+            with contextlib.suppress(NurseryEndedError):  # it was killed meanwhile
+                return nursery, nursery.start(arguments, descriptor)
+            nursery.close()
+        environment = {**os.environ, "PYTHONSAFEPATH": "1", **variables}
+        nursery = _nurseries[key] = Nursery(module, environment)
+        return nursery, nursery.start(arguments, descriptor)
+
+
+_lock = threading.Lock()
+_nurseries: dict[tuple[object, ...], Nursery] = {}
+
+
+@atexit.register
+def _close_nurseries() -> None:
+    for one in _nurseries.values():
+        one.close()
+
+
+def _forget_nurseries() -> None:
+    global _lock  # noqa: PLW0603 - another thread may have held it
+    _lock = threading.Lock()
+    _nurseries.clear()
+
+
+os.register_at_fork(after_in_child=_forget_nurseries)
 
 
 class _Process:
-    """A child, known by its pidfd. Any thread may ask how it has ended."""
+    """A worker, known by its pidfd. Any thread may ask how it has ended."""
 
-    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
-        self.pid = popen.pid
-        self._popen = popen
-        self._pidfd = os.pidfd_open(popen.pid)
+    def __init__(self, nursery: Nursery, forked: Forked) -> None:
+        self.pid = forked.pid
+        self._nursery = nursery
+        self._pidfd = forked.pidfd
+        self._exit_status: int | None = None
         self._lock = threading.Lock()
         self._is_forked = False
         forks.register(self)
@@ -161,7 +185,6 @@ class _Process:
     def disown(self) -> None:
         """See `forks`: a child of this process has no children yet."""
         self._is_forked = True
-        self._popen.returncode = 0  # nothing is to be waited for
 
     def on_end(self, call: Callable[[], None]) -> None:
         """Calls `call` when the process ends."""
@@ -180,76 +203,24 @@ class _Process:
         """Waits for the end, or kills the process. Returns its exit status, as `Popen` does."""
         if self._is_forked:
             return 0
-        if self._status(timeout_s) is None:
+        status = self._status(timeout_s)
+        if status is None:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            status = self._status(None)
         with self._lock:
-            status = self._popen.wait()
             if self._pidfd >= 0:
                 monitor.shared().forget(self._pidfd)
                 os.close(self._pidfd)
                 self._pidfd = -1
-        return status
+        return status if status is not None else 0
 
-    def _status(self, timeout_s: float) -> int | None:
+    def _status(self, timeout_s: float | None) -> int | None:
+        """The exit status; None if it still runs after `timeout_s`; None waits for its end."""
         with self._lock:
-            if self._pidfd >= 0:
+            if self._exit_status is None:
                 poll = select.poll()
                 poll.register(self._pidfd, select.POLLIN)
-                if not poll.poll(timeout_s * 1000):
+                if not poll.poll(None if timeout_s is None else timeout_s * 1000):
                     return None
-            return self._popen.wait()
-
-
-class _Starter:
-    """The thread that starts children.
-
-    The kernel ends a child with the *thread* that started it. So a thread that lives as long as
-    this process starts them. It blocks SIGINT, and with it all its children.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
-
-    def start(
-        self, command: Sequence[str], environment: Mapping[str, str], descriptor: int
-    ) -> subprocess.Popen[bytes]:
-        """Starts a child that inherits this descriptor. Raises OSError if it cannot be started."""
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="card-starter", daemon=True)
-                self._thread.start()
-        made: SimpleQueue[subprocess.Popen[bytes] | OSError] = SimpleQueue()
-
-        def order() -> None:
-            try:
-                made.put(
-                    subprocess.Popen(
-                        command, env=environment, pass_fds=[descriptor], stdin=subprocess.DEVNULL
-                    )
-                )
-            except OSError as error:
-                made.put(error)
-
-        self._orders.put(order)
-        one = made.get()
-        if isinstance(one, OSError):
-            raise one
-        return one
-
-    def _run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        while True:
-            self._orders.get()()
-
-
-_starter = _Starter()
-
-
-def _renew() -> None:
-    global _starter  # noqa: PLW0603 - a forked child has none of the parent's threads
-    _starter = _Starter()
-
-
-os.register_at_fork(after_in_child=_renew)
+                self._exit_status = self._nursery.status(self.pid)
+            return self._exit_status
