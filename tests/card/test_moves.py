@@ -11,9 +11,9 @@ from tests.card.support.processes import assert_gone
 from tests.card.support.sessions import held, session_of
 from tests.card.support.training import Training, losses_of
 
+from penstock.card.card_list import parse_cards
 from penstock.card.device.tensors import buffer_of
 from penstock.card.link import CardError
-from penstock.card.local_cards import parse_cards
 
 STEPS, MOVES = 9, int(os.environ.get("PENSTOCK_TEST_MOMENTS", "3"))
 CARDS = "cpu=1,cpu=2,cpu=4"

@@ -13,11 +13,11 @@ from tests.card.support.sessions import session_of
 from tests.card.support.training import Training, losses_of
 
 from penstock.card import PenstockCardWarning, trace
+from penstock.card.card_list import parse_cards
 from penstock.card.device import recovery
 from penstock.card.device.recovery import recovers
 from penstock.card.failures import Failures
 from penstock.card.link import CardError
-from penstock.card.local_cards import parse_cards
 from penstock.model import PenstockError
 from penstock_api.v1.card_ops_pb2 import Failure
 

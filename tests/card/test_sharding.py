@@ -10,9 +10,9 @@ from tests.card.support.sessions import session_of
 from torch import nn
 from torch.nn import functional
 
+from penstock.card.card_list import parse_cards
 from penstock.card.device.tensors import buffer_of
 from penstock.card.layout import Shard
-from penstock.card.local_cards import parse_cards
 from penstock.card.names import SHARDING_VARIABLE
 from penstock.model import PenstockError
 

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.card.support.sessions import session_of
 
-from penstock.card.local_cards import CardKind, parse_cards
+from penstock.card.card_list import parse_cards
+from penstock.card.local_cards import LocalCard
 from penstock.card.speeds import measure, relative_speeds
 from penstock.model import PenstockError
 
@@ -37,9 +38,9 @@ def test_a_card_of_half_the_rates_is_worth_half():
 
 def test_speeds_and_limits_are_read():
     assert parse_cards("cpu=2, cuda=0.5@64000") == [
-        CardKind("cpu", 2.0), CardKind("cuda", 0.5, 64000),
+        LocalCard("cpu", 2.0), LocalCard("cuda", 0.5, 64000),
     ]  # fmt: skip
-    assert parse_cards("cpu,cpu@5") == [CardKind("cpu"), CardKind("cpu", None, 5)]
+    assert parse_cards("cpu,cpu@5") == [LocalCard("cpu"), LocalCard("cpu", None, 5)]
 
 
 @pytest.mark.parametrize(

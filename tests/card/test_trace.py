@@ -186,7 +186,7 @@ def test_an_error_of_the_program_ends_the_trace_in_order(cards, tmp_path):
 
 def test_a_trace_follows_the_program_to_other_cards(tmp_path, monkeypatch):
     monkeypatch.setattr(trace_file, "_PERIOD_S", 0.02)
-    from penstock.card.local_cards import parse_cards
+    from penstock.card.card_list import parse_cards
 
     with session_of("cpu=1,cpu=2") as session:
         training = Training()

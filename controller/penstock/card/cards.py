@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
+import secrets
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.card.places import CardPlace, StartedCard
 
 
+_PROGRAM = secrets.token_bytes(16)  # with the pid it tells this program from others
 OTHERS_S = 0.5  # until the end of a process is known to the program, at the latest
 
 
@@ -34,7 +37,6 @@ class Cards:
     and some may wait for the lost one.
 
     Attributes:
-        places: Where they were started.
         speeds: What they are worth to each other.
         has_measured: Whether the speeds were measured, and not given by the program's starter.
         failures: What has failed on them.
@@ -45,7 +47,6 @@ class Cards:
 
     def __init__(self) -> None:
         self.cards: list[StartedCard] = []
-        self.places: Sequence[CardPlace] = ()
         self.speeds: tuple[float, ...] = ()
         self.has_measured = False
         self.failures = Failures()
@@ -59,7 +60,6 @@ class Cards:
         Raises:
             PenstockError: a worker does not start, or they do not find each other.
         """
-        self.places = places
         with self.ended_on_error():
             # Each loads torch first, which takes seconds, so they do it at the same time.
             with ThreadPoolExecutor(len(places)) as threads:
@@ -148,9 +148,10 @@ def _started(future: Future[StartedCard]) -> StartedCard | None:
 
 def _set_up(cards: list[StartedCard]) -> None:
     """Brings the cards together. Raises `CardError`, `OperationError`."""
+    program = _PROGRAM + b"%d" % os.getpid()
     replies = [
         one.link.request(Kind.SET_UP, pb.Setup(
-            card=i, cards=len(cards), host=one.host
+            card=i, cards=len(cards), host=one.host, program=program
         ).SerializeToString())
         for i, one in enumerate(cards)
     ]  # fmt: skip

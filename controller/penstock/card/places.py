@@ -32,6 +32,7 @@ class StartedCard:
         speed: What it is worth to the others; None: all are measured.
         close: Ends the worker in order, waiting so many seconds for what is queued.
         kill: Ends it at once.
+        again: Where it is started again if it is lost.
     """
 
     link: CardLink
@@ -39,6 +40,7 @@ class StartedCard:
     speed: float | None
     close: Callable[[float], object]
     kill: Callable[[], None]
+    again: CardPlace
 
     @property
     def pid(self) -> int:

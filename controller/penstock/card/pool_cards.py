@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import subprocess
@@ -11,8 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.card.credentials import PROGRAM, WORKER
 from penstock.card.frames import KINDS
-from penstock.card.link import Agreement, CardError, CardLink, TcpEndpoint, UnixEndpoint
+from penstock.card.link import (
+    Agreement,
+    CardError,
+    CardLink,
+    LinkSettings,
+    TcpEndpoint,
+    UnixEndpoint,
+)
 from penstock.card.link.issue import issue
 from penstock.card.names import POOL, VARIABLE
 from penstock.card.places import THIS_NODE, StartedCard
@@ -22,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.card.link import Endpoint, TlsIdentity
     from penstock.card.places import OnCard
 
-_PROGRAM, _WORKER = "penstock:card:program", "penstock:card:worker"
+_AGAIN_WITHIN_S = 5.0  # a worker that stands by, on a node that is still there
 _AT_FIRST_S = 60.0  # until the pool has said where the application is
 RUNNING, ENDS = "running", frozenset({"ending", "lost", "ended"})
 
@@ -47,21 +56,43 @@ class PoolCard:
 
     def start(self, name: str, on: OnCard) -> StartedCard:
         """See `CardPlace`. Raises `PenstockError` if the worker is not started or not reached."""
-        application = self.application
-        agreement = Agreement.new(application.name)
-        identities = issue([_PROGRAM, _WORKER])
-        told = application.ask({
+        agreement = Agreement.new(self.application.name)
+        identities = issue([PROGRAM, WORKER])
+        told = self.application.ask({
             "node": self.node, "device_uuid": self.device_uuid, "token": agreement.token.hex(),
-            "peer": _PROGRAM, **_texts(identities[_WORKER]),
+            "peer": PROGRAM, **_texts(identities[WORKER]),
         })  # fmt: skip
-        link = CardLink(
-            name, _endpoint(told["address"], identities[_PROGRAM]), agreement, kinds=KINDS,
-            on_event=on.event, on_fault=on.fault, on_end=on.end,
-            log=f"penstock events {application.name} on node {self.node}",
-        )  # fmt: skip
         # A processor that stands in for a device does not have its speed.
         speed = float(self.blocks) if told["is_stand_in"] else None
-        return StartedCard(link, told["host"] or THIS_NODE, speed, link.close, link.abort)
+        endpoint = _endpoint(told["address"], identities[PROGRAM])
+        worker = _PoolWorker(self, endpoint, agreement, told["host"] or THIS_NODE, speed)
+        return worker.connect(name, on, LinkSettings())
+
+
+@dataclass(frozen=True)
+class _PoolWorker:
+    """The worker of a pool's card, and where the card is started again: another one stands by."""
+
+    card: PoolCard
+    endpoint: Endpoint
+    agreement: Agreement
+    host: str
+    speed: float | None
+
+    def start(self, name: str, on: OnCard) -> StartedCard:
+        """See `CardPlace`. Raises `PenstockError`."""
+        with contextlib.suppress(CardError):  # its node is gone, say
+            return self.connect(name, on, LinkSettings(connect_s=_AGAIN_WITHIN_S))
+        return self.card.start(name, on)
+
+    def connect(self, name: str, on: OnCard, settings: LinkSettings) -> StartedCard:
+        """Connects to the worker. Raises `CardError`."""
+        link = CardLink(
+            name, self.endpoint, self.agreement, kinds=KINDS, settings=settings,
+            on_event=on.event, on_fault=on.fault, on_end=on.end,
+            log=f"penstock events {self.card.application.name} on node {self.card.node}",
+        )  # fmt: skip
+        return StartedCard(link, self.host, self.speed, link.close, link.abort, self)
 
 
 class PoolApplication:
@@ -184,7 +215,7 @@ def _endpoint(address: str, identity: TlsIdentity) -> Endpoint:
     if address.startswith("/"):
         return UnixEndpoint(Path(address))
     host, _, port = address.rpartition(":")
-    return TcpEndpoint(host, int(port), identity, _WORKER)
+    return TcpEndpoint(host, int(port), identity, WORKER)
 
 
 def _texts(identity: TlsIdentity) -> dict[str, str]:

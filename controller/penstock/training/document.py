@@ -47,7 +47,7 @@ def _address(text: str) -> str:
 
 def _card(value: object) -> str:
     """One card as in $PENSTOCK_CARD. Raises `ValueError`."""
-    from penstock.card.local_cards import parse_cards
+    from penstock.card.card_list import parse_cards
     from penstock.card.names import VARIABLE
 
     text = str(value)

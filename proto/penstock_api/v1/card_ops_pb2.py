@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock_api/v1/card_ops.proto\x12\x0fpenstock_api.v1\"8\n\x05Setup\x12\x0c\n\x04\x63\x61rd\x18\x01 \x01(\r\x12\r\n\x05\x63\x61rds\x18\x02 \x01(\r\x12\x0c\n\x04host\x18\x04 \x01(\tJ\x04\x08\x03\x10\x04\"h\n\x07Meeting\x12\x30\n\x04said\x18\x01 \x03(\x0b\x32\".penstock_api.v1.Meeting.SaidEntry\x1a+\n\tSaidEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"\xc8\x01\n\tOperation\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12-\n\npositional\x18\x03 \x03(\x0b\x32\x19.penstock_api.v1.Argument\x12-\n\x05named\x18\x04 \x03(\x0b\x32\x1e.penstock_api.v1.NamedArgument\x12(\n\x07outputs\x18\x05 \x03(\x0b\x32\x17.penstock_api.v1.Output\x12\x15\n\rdefault_dtype\x18\x06 \x01(\t\"G\n\rNamedArgument\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.penstock_api.v1.Argument\"\x8b\x04\n\x08\x41rgument\x12+\n\x07nothing\x18\x01 \x01(\x0b\x32\x18.penstock_api.v1.NothingH\x00\x12\x0e\n\x04\x66lag\x18\x02 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x03 \x01(\x03H\x00\x12\x0e\n\x04real\x18\x04 \x01(\x01H\x00\x12+\n\x07\x63omplex\x18\x05 \x01(\x0b\x32\x18.penstock_api.v1.ComplexH\x00\x12\x0e\n\x04text\x18\x06 \x01(\tH\x00\x12\x0f\n\x05\x64type\x18\x07 \x01(\tH\x00\x12\x17\n\rmemory_format\x18\x08 \x01(\tH\x00\x12\x10\n\x06layout\x18\t \x01(\tH\x00\x12*\n\x06\x64\x65vice\x18\n \x01(\x0b\x32\x18.penstock_api.v1.NothingH\x00\x12-\n\treal_slot\x18\x0b \x01(\x0b\x32\x18.penstock_api.v1.NothingH\x00\x12\x30\n\x0cinteger_slot\x18\x0c \x01(\x0b\x32\x18.penstock_api.v1.NothingH\x00\x12.\n\x0bscalar_slot\x18\r \x01(\x0b\x32\x17.penstock_api.v1.ScalarH\x00\x12%\n\x04view\x18\x0e \x01(\x0b\x32\x15.penstock_api.v1.ViewH\x00\x12%\n\x04list\x18\x0f \x01(\x0b\x32\x15.penstock_api.v1.ListH\x00\x12\x13\n\tflag_slot\x18\x10 \x01(\x08H\x00\x42\x06\n\x04kind\"\t\n\x07Nothing\"*\n\x07\x43omplex\x12\x0c\n\x04real\x18\x01 \x01(\x01\x12\x11\n\timaginary\x18\x02 \x01(\x01\"+\n\x06Scalar\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\x12\n\nis_integer\x18\x02 \x01(\x08\"0\n\x04List\x12(\n\x05items\x18\x01 \x03(\x0b\x32\x19.penstock_api.v1.Argument\"\x82\x01\n\x04View\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x03(\x03\x12\x0e\n\x06stride\x18\x03 \x03(\x03\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x14\n\x0cis_conjugate\x18\x05 \x01(\x08\x12\x13\n\x0bis_negative\x18\x06 \x01(\x08\x12\x12\n\nis_changed\x18\x07 \x01(\x08\"f\n\x06Output\x12\'\n\x06tensor\x18\x01 \x01(\x0b\x32\x15.penstock_api.v1.ViewH\x00\x12+\n\x07ignored\x18\x02 \x01(\x0b\x32\x18.penstock_api.v1.NothingH\x00\x42\x06\n\x04kind\"1\n\x07Results\x12&\n\x05items\x18\x01 \x03(\x0b\x32\x17.penstock_api.v1.Result\"\x82\x01\n\x06Result\x12\'\n\x06tensor\x18\x01 \x01(\x0b\x32\x15.penstock_api.v1.ViewH\x00\x12\x11\n\x07integer\x18\x02 \x01(\x03H\x00\x12\x0e\n\x04real\x18\x03 \x01(\x01H\x00\x12\x0e\n\x04\x66lag\x18\x04 \x01(\x08H\x00\x12\x14\n\x0c\x62uffer_bytes\x18\x05 \x01(\x04\x42\x06\n\x04kind\"8\n\x07\x46\x61ilure\x12\x11\n\toperation\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\"\x97\x01\n\x0bTraceEvents\x12\r\n\x05names\x18\x01 \x03(\t\x12\x0c\n\x04name\x18\x02 \x03(\r\x12\r\n\x05track\x18\x03 \x03(\r\x12\x10\n\x08start_ns\x18\x04 \x03(\x03\x12\x13\n\x0b\x64uration_ns\x18\x05 \x03(\x03\x12\x12\n\nsize_bytes\x18\x06 \x03(\x03\x12\r\n\x05\x61t_ns\x18\x07 \x01(\x03\x12\x12\n\nused_bytes\x18\x08 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock_api/v1/card_ops.proto\x12\x0fpenstock_api.v1\"I\n\x05Setup\x12\x0c\n\x04\x63\x61rd\x18\x01 \x01(\r\x12\r\n\x05\x63\x61rds\x18\x02 \x01(\r\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x0f\n\x07program\x18\x05 \x01(\x0cJ\x04\x08\x03\x10\x04\"h\n\x07Meeting\x12\x30\n\x04said\x18\x01 \x03(\x0b\x32\".penstock_api.v1.Meeting.SaidEntry\x1a+\n\tSaidEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"\xc8\x01\n\tOperation\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12-\n\npositional\x18\x03 \x03(\x0b\x32\x19.penstock_api.v1.Argument\x12-\n\x05named\x18\x04 \x03(\x0b\x32\x1e.penstock_api.v1.NamedArgument\x12(\n\x07outputs\x18\x05 \x03(\x0b\x32\x17.penstock_api.v1.Output\x12\x15\n\rdefault_dtype\x18\x06 \x01(\t\"G\n\rNamedArgument\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.penstock_api.v1.Argument\"\x8b\x04\n\x08\x41rgument\x12+\n\x07nothing\x18\x01 \x01(\x0b\x32\x18.penstock_api.v1.NothingH\x00\x12\x0e\n\x04\x66lag\x18\x02 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x03 \x01(\x03H\x00\x12\x0e\n\x04real\x18\x04 \x01(\x01H\x00\x12+\n\x07\x63omplex\x18\x05 \x01(\x0b\x32\x18.penstock_api.v1.ComplexH\x00\x12\x0e\n\x04text\x18\x06 \x01(\tH\x00\x12\x0f\n\x05\x64type\x18\x07 \x01(\tH\x00\x12\x17\n\rmemory_format\x18\x08 \x01(\tH\x00\x12\x10\n\x06layout\x18\t \x01(\tH\x00\x12*\n\x06\x64\x65vice\x18\n \x01(\x0b\x32\x18.penstock_api.v1.NothingH\x00\x12-\n\treal_slot\x18\x0b \x01(\x0b\x32\x18.penstock_api.v1.NothingH\x00\x12\x30\n\x0cinteger_slot\x18\x0c \x01(\x0b\x32\x18.penstock_api.v1.NothingH\x00\x12.\n\x0bscalar_slot\x18\r \x01(\x0b\x32\x17.penstock_api.v1.ScalarH\x00\x12%\n\x04view\x18\x0e \x01(\x0b\x32\x15.penstock_api.v1.ViewH\x00\x12%\n\x04list\x18\x0f \x01(\x0b\x32\x15.penstock_api.v1.ListH\x00\x12\x13\n\tflag_slot\x18\x10 \x01(\x08H\x00\x42\x06\n\x04kind\"\t\n\x07Nothing\"*\n\x07\x43omplex\x12\x0c\n\x04real\x18\x01 \x01(\x01\x12\x11\n\timaginary\x18\x02 \x01(\x01\"+\n\x06Scalar\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\x12\n\nis_integer\x18\x02 \x01(\x08\"0\n\x04List\x12(\n\x05items\x18\x01 \x03(\x0b\x32\x19.penstock_api.v1.Argument\"\x82\x01\n\x04View\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x03(\x03\x12\x0e\n\x06stride\x18\x03 \x03(\x03\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x14\n\x0cis_conjugate\x18\x05 \x01(\x08\x12\x13\n\x0bis_negative\x18\x06 \x01(\x08\x12\x12\n\nis_changed\x18\x07 \x01(\x08\"f\n\x06Output\x12\'\n\x06tensor\x18\x01 \x01(\x0b\x32\x15.penstock_api.v1.ViewH\x00\x12+\n\x07ignored\x18\x02 \x01(\x0b\x32\x18.penstock_api.v1.NothingH\x00\x42\x06\n\x04kind\"1\n\x07Results\x12&\n\x05items\x18\x01 \x03(\x0b\x32\x17.penstock_api.v1.Result\"\x82\x01\n\x06Result\x12\'\n\x06tensor\x18\x01 \x01(\x0b\x32\x15.penstock_api.v1.ViewH\x00\x12\x11\n\x07integer\x18\x02 \x01(\x03H\x00\x12\x0e\n\x04real\x18\x03 \x01(\x01H\x00\x12\x0e\n\x04\x66lag\x18\x04 \x01(\x08H\x00\x12\x14\n\x0c\x62uffer_bytes\x18\x05 \x01(\x04\x42\x06\n\x04kind\"8\n\x07\x46\x61ilure\x12\x11\n\toperation\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\"\x97\x01\n\x0bTraceEvents\x12\r\n\x05names\x18\x01 \x03(\t\x12\x0c\n\x04name\x18\x02 \x03(\r\x12\r\n\x05track\x18\x03 \x03(\r\x12\x10\n\x08start_ns\x18\x04 \x03(\x03\x12\x13\n\x0b\x64uration_ns\x18\x05 \x03(\x03\x12\x12\n\nsize_bytes\x18\x06 \x03(\x03\x12\r\n\x05\x61t_ns\x18\x07 \x01(\x03\x12\x12\n\nused_bytes\x18\x08 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,35 +34,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MEETING_SAIDENTRY']._loaded_options = None
   _globals['_MEETING_SAIDENTRY']._serialized_options = b'8\001'
   _globals['_SETUP']._serialized_start=51
-  _globals['_SETUP']._serialized_end=107
-  _globals['_MEETING']._serialized_start=109
-  _globals['_MEETING']._serialized_end=213
-  _globals['_MEETING_SAIDENTRY']._serialized_start=170
-  _globals['_MEETING_SAIDENTRY']._serialized_end=213
-  _globals['_OPERATION']._serialized_start=216
-  _globals['_OPERATION']._serialized_end=416
-  _globals['_NAMEDARGUMENT']._serialized_start=418
-  _globals['_NAMEDARGUMENT']._serialized_end=489
-  _globals['_ARGUMENT']._serialized_start=492
-  _globals['_ARGUMENT']._serialized_end=1015
-  _globals['_NOTHING']._serialized_start=1017
-  _globals['_NOTHING']._serialized_end=1026
-  _globals['_COMPLEX']._serialized_start=1028
-  _globals['_COMPLEX']._serialized_end=1070
-  _globals['_SCALAR']._serialized_start=1072
-  _globals['_SCALAR']._serialized_end=1115
-  _globals['_LIST']._serialized_start=1117
-  _globals['_LIST']._serialized_end=1165
-  _globals['_VIEW']._serialized_start=1168
-  _globals['_VIEW']._serialized_end=1298
-  _globals['_OUTPUT']._serialized_start=1300
-  _globals['_OUTPUT']._serialized_end=1402
-  _globals['_RESULTS']._serialized_start=1404
-  _globals['_RESULTS']._serialized_end=1453
-  _globals['_RESULT']._serialized_start=1456
-  _globals['_RESULT']._serialized_end=1586
-  _globals['_FAILURE']._serialized_start=1588
-  _globals['_FAILURE']._serialized_end=1644
-  _globals['_TRACEEVENTS']._serialized_start=1647
-  _globals['_TRACEEVENTS']._serialized_end=1798
+  _globals['_SETUP']._serialized_end=124
+  _globals['_MEETING']._serialized_start=126
+  _globals['_MEETING']._serialized_end=230
+  _globals['_MEETING_SAIDENTRY']._serialized_start=187
+  _globals['_MEETING_SAIDENTRY']._serialized_end=230
+  _globals['_OPERATION']._serialized_start=233
+  _globals['_OPERATION']._serialized_end=433
+  _globals['_NAMEDARGUMENT']._serialized_start=435
+  _globals['_NAMEDARGUMENT']._serialized_end=506
+  _globals['_ARGUMENT']._serialized_start=509
+  _globals['_ARGUMENT']._serialized_end=1032
+  _globals['_NOTHING']._serialized_start=1034
+  _globals['_NOTHING']._serialized_end=1043
+  _globals['_COMPLEX']._serialized_start=1045
+  _globals['_COMPLEX']._serialized_end=1087
+  _globals['_SCALAR']._serialized_start=1089
+  _globals['_SCALAR']._serialized_end=1132
+  _globals['_LIST']._serialized_start=1134
+  _globals['_LIST']._serialized_end=1182
+  _globals['_VIEW']._serialized_start=1185
+  _globals['_VIEW']._serialized_end=1315
+  _globals['_OUTPUT']._serialized_start=1317
+  _globals['_OUTPUT']._serialized_end=1419
+  _globals['_RESULTS']._serialized_start=1421
+  _globals['_RESULTS']._serialized_end=1470
+  _globals['_RESULT']._serialized_start=1473
+  _globals['_RESULT']._serialized_end=1603
+  _globals['_FAILURE']._serialized_start=1605
+  _globals['_FAILURE']._serialized_end=1661
+  _globals['_TRACEEVENTS']._serialized_start=1664
+  _globals['_TRACEEVENTS']._serialized_end=1815
 # @@protoc_insertion_point(module_scope)

@@ -7,14 +7,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Setup(_message.Message):
-    __slots__ = ("card", "cards", "host")
+    __slots__ = ("card", "cards", "host", "program")
     CARD_FIELD_NUMBER: _ClassVar[int]
     CARDS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
     card: int
     cards: int
     host: str
-    def __init__(self, card: _Optional[int] = ..., cards: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
+    program: bytes
+    def __init__(self, card: _Optional[int] = ..., cards: _Optional[int] = ..., host: _Optional[str] = ..., program: _Optional[bytes] = ...) -> None: ...
 
 class Meeting(_message.Message):
     __slots__ = ("said",)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 
+from penstock.card.card_list import parse_cards
 from penstock.card.cards import start_cards
 from penstock.card.device import buffer, start
 from penstock.card.device.session import Session
 from penstock.card.failures import Failures
-from penstock.card.local_cards import parse_cards
 
 
 @contextlib.contextmanager

@@ -149,7 +149,7 @@ class Recovery:
 
     def _replayed(self, former: Cards) -> Cards:
         """New cards that have everything. Raises `PenstockError`."""
-        cards = start_cards(former.places, former.speeds)
+        cards = start_cards([one.again for one in former.cards], former.speeds)
         cards.has_measured = former.has_measured
         with cards.ended_on_error():
             links = [one.link for one in cards.cards]

@@ -9,13 +9,13 @@ import warnings
 import torch
 
 from penstock.card import cards
+from penstock.card.card_list import check_cards, parse_cards, with_addresses
 from penstock.card.device.autocast import register_autocast
 from penstock.card.device.follower import Follower
 from penstock.card.device.publisher import Publisher
 from penstock.card.device.registration import register
 from penstock.card.device.session import Session
 from penstock.card.device.tracing import trace_from_environment
-from penstock.card.local_cards import check_cards, parse_cards
 from penstock.card.names import END_TORCH, FIRST_TORCH, POOL
 from penstock.card.pool_cards import PoolApplication
 
@@ -87,7 +87,7 @@ def _started() -> Session:
 def _begun(text: str) -> Session:
     """The session of the cards that the program's environment lists."""
     if not text.startswith(POOL):
-        return Session(cards.start_cards(parse_cards(text)))
+        return Session(cards.start_cards(with_addresses(parse_cards(text))))
     application = PoolApplication.parse(text)
     phase = application.running()
     begun = Session(cards.start_cards(phase.cards))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import socket
 import struct
@@ -112,11 +112,25 @@ def check_user(connection: socket.socket, uid: int | None) -> None:
 
 def _tried(dial: Callable[[], socket.socket], deadline_s: float) -> socket.socket:
     while True:
-        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+        try:
             return dial()
-        if _left(deadline_s) <= _AGAIN_S:
-            raise ConnectionRefusedError("nobody listens there")
+        except OSError as error:
+            if not _may_come(error):
+                raise
+            if _left(deadline_s) <= _AGAIN_S:
+                why = "nobody listens there" if _is_refused(error) else error.strerror
+                raise ConnectionRefusedError(why) from error
         time.sleep(_AGAIN_S)
+
+
+def _is_refused(error: OSError) -> bool:
+    return isinstance(error, (FileNotFoundError, ConnectionRefusedError))
+
+
+def _may_come(error: OSError) -> bool:
+    """Whether the worker may only not listen yet, or its node not have its name yet."""
+    is_away = error.errno in {errno.EHOSTUNREACH, errno.ENETUNREACH}
+    return is_away or _is_refused(error) or isinstance(error, socket.gaierror)
 
 
 def _left(deadline_s: float) -> float:

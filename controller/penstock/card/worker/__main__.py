@@ -1,33 +1,31 @@
 """The program of a card's worker: `python -m penstock.card.worker`.
 
-With `--link-fd` it is the child of its program. With `--listen` an agent has started it, and its
-order comes on standard input.
+With `--link-fd` it is forked by its program's nursery. With `--listen` an agent has started it, and
+its order comes on standard input.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
-import platform
 import signal
 import sys
-from typing import TYPE_CHECKING
+from functools import partial
 
 # Penstock's own extension of torch must not load in a worker, nor may others that move work away.
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 from penstock.card.frames import KINDS
-from penstock.card.link import Description, serve
+from penstock.card.link import serve
 from penstock.card.link.spawned import inherited, refuse
-from penstock.card.worker.listening import Order, listening
+from penstock.card.worker.listening import Order, description, listening, serve_next
+from penstock.card.worker.standby import Standby
 from penstock.card.worker.worker import Worker
 from penstock.model import PenstockError
 
-if TYPE_CHECKING:
-    from penstock.card.link import Connection
-
-COMES_WITHIN_S = 60.0  # the program, after it was told where its worker listens
+COMES_WITHIN_S = 60.0  # the program, after it was told where its worker listens, or was lost
 
 
 def main() -> int:
@@ -41,47 +39,47 @@ def main() -> int:
     options = parser.parse_args()
     if options.listen:
         return _listen()
+    worker = Worker(options.kind, options.memory_bytes)
     try:
-        worker = Worker(options.kind, options.memory_bytes)
+        worker.open()
     except PenstockError as error:
         refuse(options.link_fd, str(error))
         return 1
-    connection = inherited(options.link_fd, _about(worker))
-    return _serve(worker, connection)
+    connection = inherited(options.link_fd, description(worker))
+    return serve(connection, worker.handler(connection), kinds=KINDS)
 
 
 def _listen() -> int:
-    """Serves the program that an order names. The answer is one line of JSON."""
+    """Serves the program that an order names.
+
+    The answer is one line of JSON; a line follows for each worker that was killed.
+    """
     answer = sys.stdout
     # An agent that ends the application tells the program, too, which takes its data first.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         order = Order.parse(sys.stdin.readline())
-        worker = Worker(order.kind, order.memory_bytes)
         with listening(order) as (listener, address):
             print(json.dumps({"address": address}), file=answer, flush=True)
             _let_go_of_agent()
-            connection = listener.accept(order.agreement, _about(worker), COMES_WITHIN_S)
+
+            def tell_agent(pid: int, status: int) -> None:
+                with contextlib.suppress(OSError):  # it may have ended
+                    print(json.dumps({"pid": pid, "status": status}), file=answer, flush=True)
+
+            Standby(partial(serve_next, order, listener), tell_agent, COMES_WITHIN_S).run()
     except PenstockError as error:
         print(json.dumps({"error": str(error)}), file=answer, flush=True)
         return 1
-    return _serve(worker, connection)
+    return 0
 
 
 def _let_go_of_agent() -> None:
-    """Writes nothing more to what the agent gave: it may end before this process."""
+    """Reads nothing more, and writes no errors, to what the agent gave."""
     nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
+    for descriptor in (0, 2):
         os.dup2(nothing, descriptor)
     os.close(nothing)
-
-
-def _serve(worker: Worker, connection: Connection) -> int:
-    return serve(connection, worker.handler(connection), kinds=KINDS)
-
-
-def _about(worker: Worker) -> Description:
-    return Description(platform.node(), worker.device_text, worker.torch_version)
 
 
 if __name__ == "__main__":

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import json
+import platform
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.card.link import Agreement, Listener, TlsIdentity, listen_tcp, listen_unix
+import torch
+
+from penstock.card.frames import KINDS
+from penstock.card.link import (
+    Agreement,
+    Description,
+    Listener,
+    TlsIdentity,
+    listen_tcp,
+    listen_unix,
+    serve,
+)
+from penstock.card.worker.worker import Worker
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from penstock.card.worker.standby import Turn
 
 
 @dataclass(frozen=True)
@@ -68,3 +83,16 @@ def listening(order: Order) -> Iterator[tuple[Listener, str]]:
             yield listener, str(folder / "card.sock")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def serve_next(order: Order, listener: Listener, turn: Turn) -> int:
+    """Serves the program's next connection; returns what `penstock.card.link.serve` does."""
+    worker = Worker(order.kind, order.memory_bytes)
+    connection = listener.accept(order.agreement, description(worker))
+    turn.came()
+    return serve(connection, worker.handler(connection, turn.take), kinds=KINDS)
+
+
+def description(worker: Worker) -> Description:
+    """What a worker tells of itself."""
+    return Description(platform.node(), worker.kind, torch.__version__)

@@ -15,6 +15,7 @@ from penstock_api.v1 import card_ops_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from penstock.card.adapters import Adapter
     from penstock.card.link import Connection
 
     Reply = Sequence[bytes | memoryview] | None
@@ -24,24 +25,31 @@ _MOST_TEXT = 2048  # characters of what an operation says when it fails
 
 
 class Worker:
-    """A card before and after its program has set it up."""
+    """A card before and after its program has set it up.
+
+    Attributes:
+        kind: The card's, such as cuda:1.
+    """
 
     def __init__(self, kind: str, most_bytes: int | None = None) -> None:
-        """Opens the card; `most_bytes` is a simulated limit of its memory.
-
-        Raises:
-            PenstockError: there is no card of this kind.
-        """
+        """`most_bytes` is a simulated limit of the card's memory."""
+        self.kind = kind
         self._most_bytes = most_bytes
-        self._adapter = open_adapter(kind)
+        self._adapter: Adapter | None = None
         self._group: Group | None = None
         self._executor: Executor | None = None
-        self.device_text = str(self._adapter.device)
-        self.torch_version = torch.__version__
         torch.set_grad_enabled(False)
 
-    def handler(self, connection: Connection) -> Callable[[int, int, memoryview], Reply]:
-        """What serves the frames of a connection."""
+    def open(self) -> Adapter:
+        """The card's device, opened once. Raises `PenstockError` if there is no such card."""
+        if self._adapter is None:
+            self._adapter = open_adapter(self.kind)
+        return self._adapter
+
+    def handler(
+        self, connection: Connection, take_turn: Callable[[bytes], None] = lambda _: None
+    ) -> Callable[[int, int, memoryview], Reply]:
+        """What serves the frames of a connection. `take_turn`: called before the card is opened."""
 
         def report(operation: str, error: Exception) -> None:
             connection.send_event(Kind.FAILED, _failure(operation, error).SerializeToString())
@@ -54,13 +62,15 @@ class Worker:
                 return self._executor.handle(kind, body)
             if kind == Kind.SET_UP and self._group is None:
                 setup = pb.Setup.FromString(bytes(body))
+                take_turn(setup.program)
+                self.open()
                 self._group = Group(setup.card, setup.cards, setup.host)
                 return [pb.Meeting(said=self._group.said()).SerializeToString()]
             if kind != Kind.MEET or self._group is None:
                 raise ValueError("the first frames must set the card up")
             self._group.meet(pb.Meeting.FromString(bytes(body)).said)
             self._executor = Executor(
-                self._adapter, self._group, report, send_trace, self._most_bytes
+                self.open(), self._group, report, send_trace, self._most_bytes
             )
             return [b""]
 

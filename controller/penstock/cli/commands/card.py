@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -70,6 +72,63 @@ def top(
         from penstock.cli.render.live import show
 
         show(view, interval)
+
+
+@app.command()
+def serve(
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where programs reach the card. Port 0: any.")
+    ],
+    credentials: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER", help="FOLDER/worker that penstock card credentials FOLDER has made."
+        ),
+    ],
+    card: Annotated[
+        str, typer.Option(metavar="CARD", help="The card of this machine: cuda:0, npu:1, cpu.")
+    ] = "cuda:0",
+) -> None:
+    """Offer a card of this machine to programs on others, until this command is ended.
+
+    It serves one program at a time. A program lists it as tcp:HOST:PORT among its cards, and has
+    the other half of the credentials in $PENSTOCK_CARD_CREDENTIALS. Connections are mutual TLS. To
+    give programs a share of the card alone, start this with penstock run --memory 8Gi --cores 50.
+    """
+    from penstock.cli.say import say
+    from penstock.model import PenstockError
+
+    host, colon, port = listen.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdecimal() and int(port) < 1 << 16):
+        raise PenstockError(
+            f"invalid address for --listen: {listen[:60]!r}",
+            "it must be HOST:PORT, with a port from 0 (any) to 65535", "write --listen 0.0.0.0:7700"
+        )  # fmt: skip
+    try:
+        from penstock.card.serving import serve_card
+    except ImportError as error:
+        raise PenstockError(
+            "cards need PyTorch", str(error), "install it with pip install 'penstock[torch]'"
+        ) from error
+    with contextlib.suppress(KeyboardInterrupt):
+        serve_card(card, host.strip("[]"), int(port), credentials, say)
+
+
+@app.command("credentials")
+def make_credentials(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder, which is made.")],
+    days: Annotated[int, typer.Option(min=1, max=3650, help="How long they are valid.")] = 90,
+) -> None:
+    """Make the credentials by which programs and served cards know each other.
+
+    FOLDER/program is for programs, FOLDER/worker for penstock card serve. Who has a half may use
+    the cards, or pretend to be one: copy each only to where it is needed.
+    """
+    from penstock.card.credentials import write
+
+    write(folder, days)
+    print(f"{folder / 'program'}  for programs: PENSTOCK_CARD_CREDENTIALS={folder / 'program'}")
+    print(f"{folder / 'worker'}   for penstock card serve --credentials")
 
 
 class _View:

@@ -6,6 +6,7 @@ run on another node: a worker ends when its program leaves it, and does not end 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
@@ -16,6 +17,8 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from penstock.model import PenstockError
@@ -45,6 +48,7 @@ STARTS_WITHIN_S = 90.0  # torch is loaded, on a busy machine
 LEAVES_WITHIN_S = 60.0  # when its application is to be suspended: the program takes its data back
 LOOKS_S = 0.1
 _MOST_ANSWER_BYTES = 4096
+_MOST_ENDS = 100  # of workers of one card, that are recorded
 _MOST_OF_A_DEVICE = 2  # a program that moves has its new card beside its former one
 _KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 
@@ -114,13 +118,16 @@ class CardWorkers:
         }  # fmt: skip
         process, address = self._spawn(order, environment, managed.grant.uid)
         threading.Thread(
-            target=_record_end, args=(process, managed.tenant.directory, device.uuid),
+            target=_record_ends, args=(process, managed.tenant.directory, device.uuid),
             name="card-worker", daemon=True,
         ).start()  # fmt: skip
         return StartedWorker(address, self.host, process.pid, is_stand_in)
 
     def devices(self, managed: ManagedTenant) -> dict[int, str]:
-        """The workers of a tenant with their devices, also those of an earlier agent; by pid."""
+        """The processes of a tenant's workers with their devices, by pid.
+
+        Those of an earlier agent are among them. Of a worker's processes one leads their session.
+        """
         found = environments(TENANT_VARIABLE, CARD_VARIABLE)
         members = of_user(members_of(found, managed.tenant.directory), managed.grant.uid)
         return {pid: found[pid][CARD_VARIABLE] for pid in members if CARD_VARIABLE in found[pid]}
@@ -158,7 +165,8 @@ class CardWorkers:
         return managed
 
     def _check_count(self, managed: ManagedTenant, device: DeviceGrant) -> None:
-        count = list(self.devices(managed).values()).count(device.uuid)
+        leaders = [uuid for pid, uuid in self.devices(managed).items() if _leads_session(pid)]
+        count = leaders.count(device.uuid)
         if count >= _MOST_OF_A_DEVICE:
             raise PenstockError(
                 f"application {managed.tenant.name} has {count} cards on {device.uuid} already",
@@ -201,13 +209,31 @@ class CardWorkers:
         )  # fmt: skip
 
 
-def _record_end(process: subprocess.Popen[bytes], tenant: Path, device_uuid: str) -> None:
-    """Waits for a worker's end. The program sees only a connection that ended."""
-    status = process.wait()
+def _record_ends(process: subprocess.Popen[bytes], tenant: Path, device_uuid: str) -> None:
+    """Records how a card's processes end. The program sees only a connection that ended."""
+    if process.stdout is None:
+        raise AssertionError("it is a pipe")
+    with process.stdout as told:
+        lines = iter(partial(told.readline, _MOST_ANSWER_BYTES), b"")
+        for line in islice(lines, _MOST_ENDS):  # who writes may be anybody
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                said = json.loads(line)
+                _record_end(tenant, device_uuid, int(said["pid"]), int(said["status"]))
+    _record_end(tenant, device_uuid, process.pid, process.wait())
+
+
+def _record_end(tenant: Path, device_uuid: str, pid: int, status: int) -> None:
     if status:
         how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
         reason = f"the worker of its card ended ({how})"
-        record_event(tenant, "card-ended", reason=reason, device=device_uuid, pid=process.pid)
+        record_event(tenant, "card-ended", reason=reason, device=device_uuid, pid=pid)
+
+
+def _leads_session(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False
 
 
 def _device(managed: ManagedTenant, uuid: str) -> DeviceGrant:
@@ -242,7 +268,7 @@ def _asked(process: subprocess.Popen[bytes], order: bytes) -> dict[str, Any]:
     stdin, stdout = process.stdin, process.stdout
     if stdin is None or stdout is None:
         raise AssertionError("they are pipes")
-    with stdin, stdout:
+    with stdin:
         try:
             stdin.write(order + b"\n")
             stdin.flush()

@@ -1,0 +1,91 @@
+"""Served cards: workers that wait for the program at an address (`penstock card serve`)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.card.credentials import SERVED, WORKER, Credentials
+from penstock.card.frames import KINDS
+from penstock.card.link import Agreement, CardLink, LinkSettings, TcpEndpoint
+from penstock.card.names import CREDENTIALS_VARIABLE
+from penstock.card.places import StartedCard
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.card.places import OnCard
+
+TCP = "tcp:"  # begins such a card in a list
+COMES_WITHIN_S = 300.0  # a worker that was not started yet, or is moved to another node
+
+
+@dataclass(frozen=True)
+class ServedCard:
+    """A card at HOST:PORT. `speed`: what it is worth to the others; None: all are measured."""
+
+    host: str
+    port: int
+    speed: float | None = None
+
+    @classmethod
+    def parse(cls, text: str, speed: float | None, *, has_limit: bool) -> ServedCard:
+        """The card of a text such as tcp:HOST:PORT. Raises `PenstockError` if it is none."""
+        host, colon, port = text.removeprefix(TCP).rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16
+        if not (host and colon and is_port) or has_limit:
+            raise PenstockError(
+                f"invalid card {text[:80]!r}",
+                "what serves a card has its limit" if has_limit else "it is not tcp:HOST:PORT",
+                "write it like tcp:gpu1.example:7700",
+            )
+        return cls(host, int(port), speed)
+
+    def start(self, name: str, on: OnCard) -> StartedCard:
+        """See `CardPlace`. Raises `PenstockError` if the worker is not reached."""
+        credentials = Credentials.read(_folder())
+        link = CardLink(
+            name, TcpEndpoint(self.host, self.port, credentials.identity, WORKER),
+            Agreement(SERVED, credentials.token), kinds=KINDS,
+            settings=LinkSettings(connect_s=COMES_WITHIN_S), on_event=on.event,
+            on_fault=on.fault, on_end=on.end, log=f"what penstock card serve wrote on {self.host}",
+        )  # fmt: skip
+        with _reaching(self) as (_, address):
+            host = str(address[0])
+        return StartedCard(link, host, self.speed, link.close, link.abort, self)
+
+
+def own_address(card: ServedCard) -> str:
+    """The address of this node from which it reaches a card. Raises `PenstockError`."""
+    with _reaching(card) as (family, address), socket.socket(family, socket.SOCK_DGRAM) as one:
+        one.connect(address)  # nothing is sent
+        return str(one.getsockname()[0])
+
+
+@contextlib.contextmanager
+def _reaching(card: ServedCard) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """The family and the address of a card's node. Raises `PenstockError`."""
+    try:
+        found = socket.getaddrinfo(card.host, card.port, type=socket.SOCK_STREAM)[0]
+        yield found[0], found[4]
+    except OSError as error:
+        raise PenstockError(
+            f"card {card.host}:{card.port} cannot be reached", error.strerror or str(error),
+            "see whether the name and the network are right", reason="unavailable",
+        ) from error  # fmt: skip
+
+
+def _folder() -> Path:
+    text = os.environ.get(CREDENTIALS_VARIABLE, "")
+    if not text:
+        raise PenstockError(
+            "a card at an address needs credentials", f"${CREDENTIALS_VARIABLE} is not set",
+            "make them with penstock card credentials FOLDER, and name FOLDER/program there",
+        )  # fmt: skip
+    return Path(text)

@@ -1,0 +1,73 @@
+"""Serving a card: this machine's card waits at an address for programs with its credentials."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+# Penstock's own extension of torch must not load in a worker, nor may others that move work away.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+
+from penstock.card.credentials import PROGRAM, SERVED, Credentials
+from penstock.card.link import Agreement, listen_tcp
+from penstock.card.worker.listening import Order, serve_next
+from penstock.card.worker.standby import Standby
+from penstock.card.worker.worker import Worker
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_MOST_BYTES = 4096  # of an error
+
+
+def serve_card(kind: str, host: str, port: int, folder: Path, say: Callable[[str], None]) -> None:
+    """Serves one program after another until this process is ended.
+
+    `kind`: the card's, such as cuda:1. `port`: 0 for any. `folder`: the worker's credentials. `say`
+    is told what happens.
+
+    Raises:
+        PenstockError: there is no such card, or the address or the credentials cannot be used.
+    """
+    credentials = Credentials.read(folder)
+    agreement = Agreement(SERVED, credentials.token)
+    order = Order(kind, None, agreement, host, credentials.identity, PROGRAM)
+    _check(kind)
+
+    def on_end(pid: int, status: int) -> None:
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        say(f"worker {pid} {how}; the next program is served")
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # which ends the workers first
+    with listen_tcp(host, port, credentials.identity, PROGRAM) as listener:
+        say(f"card {kind} waits for programs at {host}:{listener.port}")
+        Standby(partial(serve_next, order, listener), on_end).run()
+
+
+def _check(kind: str) -> None:
+    """Looks whether there is such a card, in a child: who has opened a device cannot fork workers.
+
+    Raises:
+        PenstockError: there is none.
+    """
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            Worker(kind).open()
+        except PenstockError as error:
+            said = "\0".join((error.what, error.why, error.fix))
+            os.write(theirs, said.encode()[:_MOST_BYTES])
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as told:
+        text = told.read().decode(errors="replace")
+    os.waitpid(pid, 0)
+    if text:
+        raise PenstockError(*text.split("\0", 2))
