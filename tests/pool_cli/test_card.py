@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.agent.conftest import wait_until
 from tests.pool_cli.test_real import BLOCKS, is_free, phases, real_pool
+from tests.support.named_processes import named
 
 from penstock.node.agent.card_workers import CARD_VARIABLE
 from penstock.node.tenants.tenant_processes import TENANT_VARIABLE, environments, members_of
@@ -101,7 +102,7 @@ def test_a_program_that_is_killed_gives_its_blocks_and_its_cards_back(real, torc
     os.kill(program, signal.SIGKILL)
     assert process.wait(30) == 137
     wait_until(lambda: is_free(real), 30)
-    wait_until(lambda: not cards_of(real), 30)
+    wait_until(lambda: not card_processes(real), 30)
 
 
 LOOP = """
@@ -175,7 +176,7 @@ def test_a_program_whose_blocks_are_released_is_told_why_its_device_has_gone(rea
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "CardError: application train has ended: " in errors
-    wait_until(lambda: not cards_of(real), 30)
+    wait_until(lambda: not card_processes(real), 30)
 
 
 def test_a_training_goes_on_while_its_blocks_become_fewer_and_more(real, torch_python):
@@ -208,7 +209,12 @@ def started(commands, *program):
 
 
 def cards_of(commands, name="train"):
-    """The pids of the workers that the agent has started for an application."""
+    """The pids of the workers that serve an application."""
+    return named("card-worker", card_processes(commands, name))
+
+
+def card_processes(commands, name="train"):
+    """The pids of all processes of cards that the agent has started for an application."""
     directory = commands.node.state / "tenants" / name
     return members_of(
         {pid: one for pid, one in environments(TENANT_VARIABLE, CARD_VARIABLE).items()

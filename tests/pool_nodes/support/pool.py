@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.pool_nodes.support import namespaces
+from tests.support.named_processes import named
 
 from penstock.bench.stage import KERNEL_RULES
 from penstock.model import PenstockError
@@ -229,11 +230,11 @@ class Pool:
         return [json.loads(line) for line in lines]
 
     def card_pids(self, node: str, application: str) -> list[int]:
-        """The workers of an application's cards on a node."""
+        """The workers that serve an application on a node."""
         directory = self.state_of(node) / "tenants" / application
         started = environments(TENANT_VARIABLE, CARD_VARIABLE)
         cards = {pid: one for pid, one in started.items() if CARD_VARIABLE in one}
-        return members_of(cards, directory)
+        return named("card-worker", members_of(cards, directory))
 
     def tenants(self, node: str) -> list:
         """The tenants of a node, from its agent; nothing while that is down."""

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
+NURSERY, WORKER, STANDBY = "card-nursery", "card-worker", "card-standby"  # names of processes
 _PR_SET_PDEATHSIG = 1
 _ANSWERS_WITHIN_S = 90.0  # it loads torch first, on a busy machine
 _CLOSES_WITHIN_S = 5.0
@@ -124,6 +126,7 @@ class Nursery:
 def nurse(descriptor: int, module: str) -> None:
     """Loads a module and forks workers as the program orders, until the program ends."""
     end_with_parent()
+    name_process(NURSERY)
     with socket.socket(fileno=descriptor) as orders:
         orders.set_inheritable(False)
         main = importlib.import_module(module).main
@@ -164,6 +167,7 @@ def _fork(
 
 def _be_worker(main: Callable[[], int]) -> NoReturn:
     end_with_parent()
+    name_process(WORKER)
     code: object = 1
     try:
         code = main()
@@ -174,6 +178,12 @@ def _be_worker(main: Callable[[], int]) -> NoReturn:
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
     os._exit(code if isinstance(code, int) else code is not None)
+
+
+def name_process(name: str) -> None:
+    """What ps and top call this process; at most 15 characters."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(name)
 
 
 def end_with_parent() -> None:

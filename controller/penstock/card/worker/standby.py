@@ -17,7 +17,13 @@ import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from penstock.card.link import EXIT_DONE
-from penstock.card.link.nursery import end_with_parent
+from penstock.card.link.nursery import (
+    NURSERY,
+    STANDBY,
+    WORKER,
+    end_with_parent,
+    name_process,
+)
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
@@ -36,6 +42,7 @@ class Turn:
 
     def came(self) -> None:
         """A program has connected: from now on another worker stands by."""
+        name_process(WORKER)
         self._parent.send(_CAME)
 
     def take(self, program: bytes) -> None:
@@ -118,6 +125,7 @@ class Standby:
 
     def run(self) -> None:
         """Serves until the program has left, or has been away for too long."""
+        name_process(NURSERY)
         gc.freeze()  # what is loaded stays shared with the workers
         try:
             while not self._is_over():
@@ -171,6 +179,7 @@ class Standby:
 
 def _be_worker(work: Callable[[Turn], int], turn: Turn) -> NoReturn:
     end_with_parent()
+    name_process(STANDBY)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
     code = 1
     try:
