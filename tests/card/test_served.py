@@ -227,3 +227,26 @@ def test_credentials_hold_for_the_days_that_were_asked(credentials):
     text = (Path(credentials) / "program" / "certificate.pem").read_bytes()
     left = x509.load_pem_x509_certificate(text).not_valid_after_utc.timestamp() - time.time()
     assert 1.9 < left / 86400 <= 2
+
+
+def test_a_training_run_names_a_served_card_and_its_credentials(
+    serving, credentials, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("PENSTOCK_CARD_CREDENTIALS")
+    monkeypatch.setenv("PENSTOCK_TRAIN_DIR", str(tmp_path / "runs"))
+    code = "import torch; print(torch.ones(6, 2).to('cuda').sum().item())"
+    cards = f"--cards=cpu=1,{serving().card}"
+
+    def run(folder):
+        return subprocess.run(
+            [sys.executable, "-m", "penstock", "train", "run", cards, f"--credentials={folder}",
+             "--", sys.executable, "-c", code],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    done = run(credentials / "program")
+    assert (done.returncode, done.stdout) == (0, "12.0\n"), done.stderr
+    done = run(tmp_path / "nowhere")
+    assert done.returncode != 0
+    assert f"cannot read {tmp_path / 'nowhere' / 'certificate.pem'}" in done.stderr
+    assert [one.name for one in (tmp_path / "runs").glob("*/*")] == ["run-1"]

@@ -32,6 +32,13 @@ def test_a_job_runs_in_the_folder_of_its_document(tmp_path):
     assert below.spec.folder == str(tmp_path / "below")
 
 
+def test_credentials_lie_beside_the_document(tmp_path):
+    text = GOOD.replace("[cpu, cpu]", "[cpu, tcp:gpu1:7700]") + "  credentials: keys/program\n"
+    spec = load_job(written(tmp_path, text)).spec
+    assert spec.credentials == str(tmp_path / "keys" / "program")
+    assert spec.card_variable() == "cpu,tcp:gpu1:7700"
+
+
 @pytest.mark.parametrize(
     ("cards", "variable"),
     [("[cpu, cpu]", "cpu=1,cpu=1"), ("[cpu@9000000, cuda:1]", "cpu=1@9000000,cuda:1=1")],
@@ -46,9 +53,10 @@ WRONG = {
     "restarts: -1": ("8:13: spec.restarts:", "greater than or equal to 0"),
     "split: wieghted": ("8:10: spec.split: 'wieghted' is not valid", "did you mean weighted?"),
     "grace: 5x": ("8:10: spec.grace:", "5x"),
-    "pool: {tflops: 3}": ("6:3: spec:", "write either cards (of this machine) or pool"),
+    "pool: {tflops: 3}": ("6:3: spec:", "write either cards or pool"),
     "pool: {tfops: 3}": ("8:10: spec.pool.tfops: unknown key; did you mean tflops?", ""),
     "webhook: ftp://x/y": ("8:12: spec.webhook: 'ftp://x/y' is no address", "write https://"),
+    "credentials: keys": ("6:3: spec:", "cards at tcp:HOST:PORT and credentials"),
     "environment: [a]": ("8:16: spec.environment:", "mapping"),
 }
 

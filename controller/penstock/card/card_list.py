@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from penstock.card.kinds import kind_and_number
 from penstock.card.local_cards import LocalCard
-from penstock.card.names import VARIABLE, cards_text
-from penstock.card.served_cards import TCP, ServedCard, own_address
+from penstock.card.names import TCP, VARIABLE, cards_text
+from penstock.card.served_cards import ServedCard, own_address
 from penstock.model import PenstockError
 
 

@@ -6,6 +6,7 @@ import os
 
 VARIABLE = "PENSTOCK_CARD"  # the cards of this program; "off": torch is left alone
 POOL = "pool:"  # begins the variable of a program whose cards a compute pool starts
+TCP = "tcp:"  # begins a card at an address, in a list
 SHARDING_VARIABLE = "PENSTOCK_CARD_SHARDING"  # whether parameters are sharded: off, auto or on
 RECOVERY_VARIABLE = "PENSTOCK_CARD_RECOVERY"  # whether lost cards are started again: off or on
 CREDENTIALS_VARIABLE = "PENSTOCK_CARD_CREDENTIALS"  # the program's folder, for cards elsewhere

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.card.credentials import SERVED, WORKER, Credentials
 from penstock.card.frames import KINDS
 from penstock.card.link import Agreement, CardLink, LinkSettings, TcpEndpoint
-from penstock.card.names import CREDENTIALS_VARIABLE
+from penstock.card.names import CREDENTIALS_VARIABLE, TCP
 from penstock.card.places import StartedCard
 from penstock.model import PenstockError
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from penstock.card.places import OnCard
 
-TCP = "tcp:"  # begins such a card in a list
 COMES_WITHIN_S = 300.0  # a worker that was not started yet, or is moved to another node
 
 

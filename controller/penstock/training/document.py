@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from penstock.card.names import TCP
 from penstock.model import PenstockError, parse_duration_ns
 from penstock.policy.document import Document, Problem, parse, read_text
 from penstock.policy.validation import InvalidError, validated
@@ -95,6 +96,7 @@ class Spec(_Strict):
     folder: str | None = Field(None, description="where it runs (default: the document's folder)")
     environment: dict[str, str] = Field(default_factory=dict)
     cards: list[Card] | None = Field(None, min_length=1)
+    credentials: str | None = Field(None, description="a folder, for cards at tcp:HOST:PORT")
     pool: Pool | None = None
     split: Split = "weighted"
     restarts: int = Field(0, ge=0, le=MOST_RESTARTS)
@@ -106,11 +108,16 @@ class Spec(_Strict):
     @model_validator(mode="after")
     def _one_place(self) -> Spec:
         if (self.cards is None) == (self.pool is None):
-            raise ValueError("write either cards (of this machine) or pool")
+            raise ValueError("write either cards or pool")
         if self.split == "even" and self.pool is not None:
             raise ValueError("split: even is for cards: what a pool gives has its measured speed")
         if self.split == "even" and any("=" in one for one in self.cards or ()):
             raise ValueError("split: even contradicts speeds that are given: leave one of them out")
+        if (self.credentials is not None) != any(one.startswith(TCP) for one in self.cards or ()):
+            raise ValueError(
+                "cards at tcp:HOST:PORT and credentials are written together: "
+                "penstock card credentials FOLDER makes FOLDER/program"
+            )
         if self.cards is not None and len({"=" in one for one in self.cards}) > 1:
             raise ValueError("some cards have a speed and others have none: write all or none")
         return self
@@ -169,8 +176,11 @@ def load_job(file: Path) -> TrainJob:
         text = f"has {len(documents)} documents: a file has one job, beginning with kind: {KIND}"
         raise JobError([Problem(str(file), None, (), text)])
     job = checked(documents[0], str(file))
-    folder = str((file.absolute().parent / (job.spec.folder or "")).resolve())
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"folder": folder})})
+    beside = file.absolute().parent
+    places = {"folder": str((beside / (job.spec.folder or "")).resolve())}
+    if job.spec.credentials is not None:
+        places["credentials"] = str((beside / job.spec.credentials).resolve())
+    return job.model_copy(update={"spec": job.spec.model_copy(update=places)})
 
 
 def checked(document: Document, file: str) -> TrainJob:

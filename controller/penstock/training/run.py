@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
+from penstock.card.credentials import Credentials
 from penstock.card.published import started_ticks
 from penstock.model import PenstockError, nearest
 from penstock.training.document import NAME, TrainJob
@@ -212,6 +213,8 @@ def projects_folder() -> Path:
 
 def create(job: TrainJob) -> Run:
     """A new run, in its folder. Raises `PenstockError` if its name is taken, say."""
+    if job.spec.credentials is not None:
+        Credentials.read(Path(job.spec.credentials))  # so that a mistake is told now
     project = projects_folder() / job.metadata.project
     try:
         project.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -12,7 +12,13 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.card.names import AS_VARIABLE, EVENTS_VARIABLE, RECOVERY_VARIABLE, VARIABLE
+from penstock.card.names import (
+    AS_VARIABLE,
+    CREDENTIALS_VARIABLE,
+    EVENTS_VARIABLE,
+    RECOVERY_VARIABLE,
+    VARIABLE,
+)
 from penstock.card.published import started_ticks
 from penstock.model.names import MAX_TENANT_NAME
 from penstock.training.alarm import Alarm
@@ -179,4 +185,6 @@ def environment_of(spec: Spec, run: Run, attempt: int) -> dict[str, str]:
     cards = spec.card_variable()
     if cards is not None:
         own[VARIABLE] = cards
+    if spec.credentials is not None:
+        own[CREDENTIALS_VARIABLE] = spec.credentials
     return {**os.environ, **own, **spec.environment}

@@ -51,10 +51,14 @@ def run(
         str,
         typer.Option(
             metavar="LIST",
-            help="Cards of this machine: cuda:0,cuda:1 or cpu,cpu. Speeds are measured; write "
-            "cpu=1,cpu=2 to say them.",
+            help="Cards of this machine: cuda:0,cuda:1 or cpu,cpu; of others: tcp:HOST:PORT (see "
+            "penstock card serve). Speeds are measured; write cpu=1,cpu=2 to say them.",
         ),
     ] = "",
+    credentials: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="FOLDER/program, for cards at tcp:HOST:PORT."),
+    ] = None,
     tflops: Annotated[
         str, typer.Option(metavar="N", help="Instead: claim N TFLOPS of the compute pool.")
     ] = "",
@@ -95,7 +99,8 @@ def run(
 
     check_command(command)
     pool = {"tflops": tflops, "memory": memory, "kind": kind, "priority": priority, "wait": wait}
-    spec = {"command": command, "split": split, "restarts": restarts, "webhook": webhook}
+    spec = {"command": command, "split": split, "restarts": restarts, "webhook": webhook,
+            "credentials": str(credentials.absolute()) if credentials else None}  # fmt: skip
     job = _job(spec, cards, pool if tflops else None, {"project": project, "name": name})
     _refuse_without_pool(tflops, memory, kind, priority, wait)
     made = create(job)
