@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from penstock.card.worker import board as board_module
-from penstock.card.worker.board import Board, NoBoardError
-from penstock.card.worker.collectives import Group, added
+from penstock.card.worker.adding import added
+from penstock.card.worker.board import Board, NoBoardError, nodes_of
+from penstock.card.worker.collectives import Group
 from penstock.card.worker.exchange import AbsentError
 
 CARDS = 3
@@ -29,10 +30,10 @@ def on_all(members, function):
         return list(threads.map(function, members, timeout=60))
 
 
-def boards_of(cards=CARDS, change=lambda said: said):
-    boards = [Board(card, cards) for card in range(cards)]
-    said = change({card: one.said() for card, one in enumerate(boards)})
-    on_all(boards, lambda one: one.meet(said))
+def boards_of(cards=CARDS):
+    boards = [Board() for _ in range(cards)]
+    said = [one.said() for one in boards]
+    on_all(list(enumerate(boards)), lambda one: one[1].meet(one[0], said))
     return boards
 
 
@@ -61,13 +62,13 @@ def test_each_exchange_gives_what_was_written_for_it_while_others_are_open(monke
     boards = boards_of()
 
     def run(board):
-        delays, kept, refused = random.Random(board._card), [], []  # noqa: S311 - as above
+        delays, kept, refused = random.Random(board.own), [], []  # noqa: S311 - as above
         for number, size in enumerate(sizes):
             slot = board.place(size)
             if slot is None:
                 refused.append(number)
                 continue
-            slot.rows[board._card, :size] = content(board._card, number, size)
+            slot.rows[board.own, :size] = content(board.own, number, size)
             if delays.random() < 0.05:
                 time.sleep(0.001)
             slot.post()
@@ -96,13 +97,13 @@ def test_each_exchange_gives_what_was_written_for_it_while_others_are_open(monke
 def test_nothing_is_written_over_before_all_cards_have_read_it(monkeypatch):
     monkeypatch.setattr(board_module, "PART_BYTES", 128)
     first, second = boards_of(2)
-    slots = [one.place(128) for one in (first, second)]
+    slots = [one.place(64) for one in (first, second)]
     for one in slots:
         one.post()
     slots[0].wait()
     slots[0].close()
     is_placed = threading.Event()
-    thread = threading.Thread(target=lambda: (first.place(128), is_placed.set()))
+    thread = threading.Thread(target=lambda: (first.place(64), is_placed.set()))
     thread.start()
     assert not is_placed.wait(0.2)
     slots[1].wait()
@@ -114,7 +115,7 @@ def test_nothing_is_written_over_before_all_cards_have_read_it(monkeypatch):
 def test_what_is_larger_than_the_board_has_no_place():
     (board,) = boards_of(1)
     assert board.place(board_module.PART_BYTES + 1) is None
-    assert board.place(board_module.PART_BYTES) is not None
+    assert board.place(board_module.PART_BYTES - 64) is not None
 
 
 def changed(card, **values):
@@ -124,32 +125,40 @@ def changed(card, **values):
 @pytest.mark.parametrize(
     "change",
     [
-        changed(1, node=["another", 1, 0]),
         changed(1, secret="00" * 16),
         changed(0, address=b"\0nobody".hex()),
-        lambda said: {card: one for card, one in said.items() if card != 1},
         lambda said: said | {1: b"no JSON"},
     ],
 )  # fmt: skip
 def test_cards_that_cannot_meet_say_so_within_the_time_for_it(monkeypatch, change):
     monkeypatch.setattr(board_module, "_MEETS_WITHIN_S", 0.5)
-    boards = [Board(card, 2) for card in range(2)]
+    boards = [Board() for _ in range(2)]
     said = change({card: one.said() for card, one in enumerate(boards)})
 
-    def meet(board):
+    def meet(card):
         try:
-            board.meet(said)
+            boards[card].meet(card, list(said.values()))
         except NoBoardError:
             return False
         return True
 
-    assert not all(on_all(boards, meet))
+    assert not all(on_all(range(2), meet))
+
+
+def test_cards_are_grouped_by_what_they_say_of_their_node():
+    own = Board()
+    other = json.dumps(json.loads(own.said()) | {"node": ["another", 1, 0]}).encode()
+    assert nodes_of({0: own.said(), 1: other, 2: own.said(), 3: other}, 4) == [[0, 2], [1, 3]]
+    for wrong in ({0: own.said()}, {0: own.said(), 1: b"no JSON"}, {0: own.said(), 1: b"[]"}):
+        with pytest.raises(NoBoardError):
+            nodes_of(wrong, 2)
+    own.end()
 
 
 def test_a_processor_with_another_order_of_stores_has_no_board(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     with pytest.raises(NoBoardError):
-        Board(0, 2)
+        Board()
 
 
 @pytest.mark.parametrize("without_board", [(), (1,)])
