@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _BOARD = "penstock/board/"  # and the card's number: a key of what cards say
-_TAGS = 1 << 29  # how many numbers of messages there are
-_DIRECT = 3 << 29  # where those of messages begin that cards send to all; `Leaders` has others
+_DIRECT = (
+    1 << 30
+)  # where numbers of messages begin that cards send to all; `Leaders` has those before
 
 
 class Group:
@@ -180,7 +181,7 @@ class Group:
         self, gloo: dist.ProcessGroupGloo, given: torch.Tensor, cause: Exception | None
     ) -> Exchange:
         """Sends a small tensor to all cards at once: a ring would wait for each of them in turn."""
-        tag = _DIRECT + self.exchanges % _TAGS
+        tag = _DIRECT | self.exchanges % _DIRECT
         rows = given.new_empty(self.cards, len(given))
         rows[self.card] = given
         others = [card for card in range(self.cards) if card != self.card]

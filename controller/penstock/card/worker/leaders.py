@@ -1,8 +1,8 @@
 """`Leaders`: one card of each node, which exchange what their nodes give.
 
-Gloo sends a message only when its receiver has said that it expects it. So a receiver says so as
-early as it can, or each message would take two ways more: when an exchange begins, and for small
-ones before that.
+Gloo sends a message only when its receiver has said that it expects it, which takes one way more. A
+receiver may expect more bytes than come. So leaders expect messages before their exchange begins,
+of the sizes of which there were some before: 64 KiB and its doubles.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 SMALL_BYTES = 64 << 10  # up to here the time of a message does not depend on its size
-_EXPECTED = 4  # small messages of each leader that are expected before their exchange begins
-_TAGS = 1 << 29  # how many numbers of messages there are
-_SMALL = 1 << 30  # where those of small messages begin
+_EARLY = 2  # exchanges of a size whose messages are expected before they begin
+_TAG_BITS = 25  # of the number of an exchange of a size; above them is the size
 
 
 class Leaders:
@@ -35,23 +34,25 @@ class Leaders:
     def __init__(self, gloo: dist.ProcessGroupGloo, cards: Sequence[int], own: int) -> None:
         """`cards`: those that lead, in the order of their nodes; `own`: the place of this one."""
         self._gloo, self._cards, self._own = gloo, cards, own
-        self._begun = self._begun_small = 0
-        self._expected = deque(self._expect_small() for _ in range(_EXPECTED))
+        self._begun: dict[int, int] = {}  # by doublings of the small size
+        self._expected: dict[int, deque[Swap]] = {}
+        self._expect(0)
 
-    def _expect_small(self) -> Swap:
-        self._begun_small += 1
-        tag = _SMALL + self._begun_small % _TAGS
-        return Swap(self._gloo, self._cards, self._own, tag, [SMALL_BYTES] * len(self._cards))
+    def _expect(self, doublings: int) -> deque[Swap]:
+        """What is expected of a size, which is one more than `_EARLY`."""
+        expected = self._expected.setdefault(doublings, deque())
+        while len(expected) <= _EARLY:
+            number = self._begun[doublings] = self._begun.get(doublings, 0) + 1
+            tag = doublings << _TAG_BITS | number % (1 << _TAG_BITS)
+            expected.append(Swap(self._gloo, self._cards, self._own, tag, SMALL_BYTES << doublings))
+        return expected
 
     def swap(self, sizes_bytes: Sequence[int]) -> Swap:
         """Begins an exchange in which the leader of each node gives so many bytes."""
-        if max(sizes_bytes) <= SMALL_BYTES:
-            self._expected.append(self._expect_small())
-            swap = self._expected.popleft()
-            swap.sizes_bytes = sizes_bytes
-            return swap
-        self._begun += 1
-        return Swap(self._gloo, self._cards, self._own, self._begun % _TAGS, sizes_bytes)
+        expected = self._expect(max(0, (max(sizes_bytes) - 1) // SMALL_BYTES).bit_length())
+        swap = expected.popleft()
+        swap.sizes_bytes = sizes_bytes
+        return swap
 
     def sum(
         self, count: int, dtype: torch.dtype
@@ -60,7 +61,8 @@ class Leaders:
 
         What comes does it, given this node's rows and the tensor for the sum, which may be a row.
         """
-        nodes, size_bytes = len(self._cards), count * dtype.itemsize
+        nodes = len(self._cards)
+        size_bytes = count * dtype.itemsize
         if nodes == 2 or size_bytes <= SMALL_BYTES:
             return functools.partial(_sum_directly, self.swap([size_bytes] * nodes), nodes)
         pieces = [len(one) * dtype.itemsize
@@ -77,18 +79,13 @@ class Swap:
     """
 
     def __init__(
-        self,
-        gloo: dist.ProcessGroupGloo,
-        cards: Sequence[int],
-        own: int,
-        tag: int,
-        sizes_bytes: Sequence[int],
+        self, gloo: dist.ProcessGroupGloo, cards: Sequence[int], own: int, tag: int, most_bytes: int
     ) -> None:
         """Says that so many bytes, or fewer, are expected from each; see `Leaders`."""
         self._gloo, self._cards, self._own, self._tag = gloo, cards, own, tag
-        self.sizes_bytes = sizes_bytes
+        self.sizes_bytes: Sequence[int] = [most_bytes] * len(cards)
         self._others = [place for place in range(len(cards)) if place != own]
-        self._come = [torch.empty(one, dtype=torch.uint8) for one in sizes_bytes]
+        self._come = [torch.empty(most_bytes, dtype=torch.uint8) for _ in cards]
         self._works = [gloo.recv([self._come[one]], cards[one], tag) for one in self._others]
 
     def run(self, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
