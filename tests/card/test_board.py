@@ -1,20 +1,18 @@
 """Cards of one node read what each of them wrote, never what was there before or comes after."""
 
-import contextlib
 import json
 import platform
 import random
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from tests.card.support.groups import groups_on, on_all
 
 from penstock.card.worker import board as board_module
 from penstock.card.worker.adding import added
 from penstock.card.worker.board import Board, NoBoardError, nodes_of
-from penstock.card.worker.collectives import Group
 from penstock.card.worker.exchange import AbsentError
 
 CARDS = 3
@@ -24,28 +22,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def on_all(members, function):
-    """What a function returns for each card, called for all of them at the same time."""
-    with ThreadPoolExecutor(len(members)) as threads:
-        return list(threads.map(function, members, timeout=60))
-
-
 def boards_of(cards=CARDS):
     boards = [Board() for _ in range(cards)]
     said = [one.said() for one in boards]
     on_all(list(enumerate(boards)), lambda one: one[1].meet(one[0], said))
     return boards
-
-
-@contextlib.contextmanager
-def groups_of(cards=CARDS, without_board=()):
-    groups = [Group(card, cards, "127.0.0.1") for card in range(cards)]
-    said = {}
-    for card, group in enumerate(groups):
-        said |= {key: value for key, value in group.said().items()
-                 if card not in without_board or "board" not in key}  # fmt: skip
-    on_all(groups, lambda one: one.meet(said))
-    yield groups
 
 
 def content(card, number, size):
@@ -163,62 +144,62 @@ def test_a_processor_with_another_order_of_stores_has_no_board(monkeypatch):
 
 @pytest.mark.parametrize("without_board", [(), (1,)])
 def test_sums_and_rows_are_the_same_with_and_without_a_board(without_board):
-    with groups_of(without_board=without_board) as groups:
-        assert [group._board is None for group in groups] == [bool(without_board)] * CARDS
+    groups = groups_on([0] * CARDS, without_board)
+    assert [group._board is None for group in groups] == [bool(without_board)] * CARDS
 
-        def run(group):
-            own = torch.arange(5.0) + group.card
-            with group.rows(own, own[:1]) as given:
-                rows = given.clone()
-            large = [torch.full((40_000,), float(group.card + 1)), torch.ones(3)]
-            with group.start_sum(large) as parts:
-                total = added(parts)
-            return rows, group.sum(own), total
+    def run(group):
+        own = torch.arange(5.0) + group.card
+        with group.rows(own, own[:1]) as given:
+            rows = given.clone()
+        large = [torch.full((40_000,), float(group.card + 1)), torch.ones(3)]
+        with group.start_sum(large) as parts:
+            total = added(parts)
+        return rows, group.sum(own), total
 
-        for rows, total, large in on_all(groups, run):
-            assert rows.equal(torch.stack([
-                torch.cat((torch.arange(5.0) + card, torch.tensor([float(card)])))
-                for card in range(CARDS)
-            ]))  # fmt: skip
-            assert total.equal(3 * torch.arange(5.0) + 3)
-            assert large.equal(torch.cat((torch.full((40_000,), 6.0), torch.full((3,), 3.0))))
+    for rows, total, large in on_all(groups, run):
+        assert rows.equal(torch.stack([
+            torch.cat((torch.arange(5.0) + card, torch.tensor([float(card)])))
+            for card in range(CARDS)
+        ]))  # fmt: skip
+        assert total.equal(3 * torch.arange(5.0) + 3)
+        assert large.equal(torch.cat((torch.full((40_000,), 6.0), torch.full((3,), 3.0))))
 
 
 @pytest.mark.parametrize("without_board", [(), (0,)])
 def test_a_card_without_data_is_missed_by_all(without_board):
-    with groups_of(without_board=without_board) as groups:
+    groups = groups_on([0] * CARDS, without_board)
 
-        def run(group):
-            if group.card == 1:
-                group.rows_without(4, torch.float32, ValueError("none"))
-            else:
-                with pytest.raises(AbsentError):
-                    group.sum(torch.ones(4))
-            own = torch.ones(70_000)
-            start = group.start_sum([own])
-            cause = MemoryError("none")
-            missing = group.start_without(7, torch.float32, cause) if group.card == 2 else (
-                group.start_sum([own[:7]]))  # fmt: skip
-            with start as parts:
-                assert added(parts).equal(3 * own)
-            with pytest.raises(MemoryError if group.card == 2 else AbsentError), missing:
-                pass
-            return group.sum(torch.ones(2)).tolist()
+    def run(group):
+        if group.card == 1:
+            group.rows_without(4, torch.float32, ValueError("none"))
+        else:
+            with pytest.raises(AbsentError):
+                group.sum(torch.ones(4))
+        own = torch.ones(70_000)
+        start = group.start_sum([own])
+        cause = MemoryError("none")
+        missing = group.start_without(7, torch.float32, cause) if group.card == 2 else (
+            group.start_sum([own[:7]]))  # fmt: skip
+        with start as parts:
+            assert added(parts).equal(3 * own)
+        with pytest.raises(MemoryError if group.card == 2 else AbsentError), missing:
+            pass
+        return group.sum(torch.ones(2)).tolist()
 
-        assert on_all(groups, run) == [[3, 3]] * CARDS
+    assert on_all(groups, run) == [[3, 3]] * CARDS
 
 
 def test_a_card_that_cannot_write_its_part_gives_none_and_nobody_waits_for_it():
-    with groups_of() as groups:
+    groups = groups_on([0] * CARDS)
 
-        def run(group):
-            own = torch.ones(4, device="meta" if group.card == 1 else "cpu")  # meta has no data
-            error = NotImplementedError if group.card == 1 else AbsentError
-            with pytest.raises(error), group.start_sum([own]):
-                pass
-            return group.sum(torch.ones(2)).tolist()
+    def run(group):
+        own = torch.ones(4, device="meta" if group.card == 1 else "cpu")  # meta has no data
+        error = NotImplementedError if group.card == 1 else AbsentError
+        with pytest.raises(error), group.start_sum([own]):
+            pass
+        return group.sum(torch.ones(2)).tolist()
 
-        assert on_all(groups, run) == [[3, 3]] * CARDS
+    assert on_all(groups, run) == [[3, 3]] * CARDS
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

@@ -89,12 +89,12 @@ class Levels:
 
         A lane's leader has read its lane of this row by then.
         """
+        for lane, (first, end) in enumerate(itertools.pairwise(bounds)):
+            if lane != self._own:
+                _wait_told(slot, lane)
+                rows[self._own, first:end] = rows[lane, first:end]
         if job is not None:
             job.result()
-        for lane, (first, end) in enumerate(itertools.pairwise(bounds)):
-            _wait_told(slot, lane)
-            if lane != self._own:
-                rows[self._own, first:end] = rows[lane, first:end]
 
     def start_rows(
         self,
