@@ -157,6 +157,17 @@ def largest(tensor):
     return tensor.abs().max().item()
 
 
+def test_pieces_of_a_sum_that_are_not_all_of_one_size_are_expected_alike_by_all_leaders():
+    pieces = SMALL_BYTES // 4 + 1, SMALL_BYTES // 4, SMALL_BYTES // 4
+    groups = groups_on([0, 0, 1, 2])
+
+    def run(group):
+        with group.start_sum([torch.ones(sum(pieces) - 1)]) as rows:
+            return added(rows).unique().tolist()
+
+    assert on_all(groups, run) == [[4]] * 4
+
+
 class Counted:
     """Gloo, and the bytes that are given to it."""
 

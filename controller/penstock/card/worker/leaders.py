@@ -47,10 +47,13 @@ class Leaders:
             expected.append(Swap(self._gloo, self._cards, self._own, tag, SMALL_BYTES << doublings))
         return expected
 
-    def swap(self, sizes_bytes: Sequence[int]) -> Swap:
-        """Begins an exchange in which the leader of each node gives so many bytes."""
-        expected = self._expect(max(0, (max(sizes_bytes) - 1) // SMALL_BYTES).bit_length())
-        swap = expected.popleft()
+    def swap(self, sizes_bytes: Sequence[int], most_bytes: int | None = None) -> Swap:
+        """Begins an exchange in which the leader of each node gives so many bytes to this one.
+
+        `most_bytes`: the most that any leader gives to any, if that is not the same for all.
+        """
+        most_bytes = most_bytes or max(sizes_bytes)
+        swap = self._expect(max(0, (most_bytes - 1) // SMALL_BYTES).bit_length()).popleft()
         swap.sizes_bytes = sizes_bytes
         return swap
 
@@ -67,7 +70,7 @@ class Leaders:
             return functools.partial(_sum_directly, self.swap([size_bytes] * nodes), nodes)
         pieces = [len(one) * dtype.itemsize
                   for one in torch.empty(count, device="meta").tensor_split(nodes)]  # fmt: skip
-        scatter = self.swap([pieces[self._own]] * nodes)
+        scatter = self.swap([pieces[self._own]] * nodes, max(pieces))
         return functools.partial(_sum_scattered, scatter, self.swap(pieces), nodes)
 
 
@@ -85,7 +88,8 @@ class Swap:
         self._gloo, self._cards, self._own, self._tag = gloo, cards, own, tag
         self.sizes_bytes: Sequence[int] = [most_bytes] * len(cards)
         self._others = [place for place in range(len(cards)) if place != own]
-        self._come = [torch.empty(most_bytes, dtype=torch.uint8) for _ in cards]
+        self._come = [torch.empty(0 if one == own else most_bytes, dtype=torch.uint8)
+                      for one in range(len(cards))]  # fmt: skip
         self._works = [gloo.recv([self._come[one]], cards[one], tag) for one in self._others]
 
     def run(self, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
