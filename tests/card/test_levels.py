@@ -245,6 +245,19 @@ def test_a_card_that_cannot_write_its_part_gives_none_on_any_node():
     assert on_all(groups, run) == [[4, 4]] * 4
 
 
+def test_a_card_that_cannot_take_what_it_gathered_goes_on_in_step_with_the_others(monkeypatch):
+    monkeypatch.setattr(board_module, "PART_BYTES", 1024)
+    groups = groups_on([0, 0, 1])
+
+    def run(group):
+        device = torch.device("mps" if group.card == 1 else "cpu")  # not on a machine with a board
+        with pytest.raises(RuntimeError) if group.card == 1 else contextlib.nullcontext():
+            group.gather(torch.ones(100, dtype=torch.uint8), [0, 100, 200, 300], device)
+        return [group.sum(torch.ones(3)).tolist() for _ in range(50)]
+
+    assert on_all(groups, run) == [[[3, 3, 3]] * 50] * 3
+
+
 @pytest.mark.parametrize(("victim", "survivors"), [(2, (0, 1)), (0, (2,))])
 def test_a_killed_leader_is_an_error_on_all_other_nodes(victim, survivors):
     nodes = [0, 0, 1]

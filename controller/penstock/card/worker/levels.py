@@ -145,7 +145,7 @@ class Levels:
         `sizes_bytes`: of each card, with that last one. None: there is no room.
 
         Raises:
-            RuntimeError: this card's bytes cannot be read.
+            RuntimeError: this card's bytes cannot be read, or it has no room for those of all.
         """
         slot = self._board.place(sum(sizes_bytes))
         if slot is None:
@@ -153,9 +153,11 @@ class Levels:
         card = self._nodes[self._node][self._own]
         cause = write(slot.rows[self._own, : sizes_bytes[card]], None if own is None else [own])
         slot.post()
-        self._relay(slot, sizes_bytes)()
-        come = slot.rows[0, : sum(sizes_bytes)].to(device, copy=True)
-        slot.close()
+        try:
+            self._relay(slot, sizes_bytes)()
+            come = slot.rows[0, : sum(sizes_bytes)].to(device, copy=True)
+        finally:
+            slot.close()
         if cause is not None:
             raise cause
         return come
