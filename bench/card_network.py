@@ -62,6 +62,7 @@ class NodePlace:
 
     node: int
     is_here: bool  # on the program's node
+    worker: tuple[str, ...] = (sys.executable, "-m", "penstock.card.worker")
 
     def start(self, name: str, on: OnCard) -> StartedCard:
         """See `CardPlace`."""
@@ -73,7 +74,7 @@ class NodePlace:
             "token": agreement.token.hex(), "peer": PROGRAM,
             "host": "" if self.is_here else wire.address_of(self.node), **theirs,
         }  # fmt: skip
-        command = wire.within(self.node, sys.executable, "-m", "penstock.card.worker", "--listen")
+        command = wire.within(self.node, *self.worker, "--listen")
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert process.stdin is not None
         assert process.stdout is not None

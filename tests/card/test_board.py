@@ -1,19 +1,18 @@
 """Cards of one node read what each of them wrote, never what was there before or comes after."""
 
-import contextlib
 import json
 import platform
 import random
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from tests.card.support.groups import groups_on, on_all
 
 from penstock.card.worker import board as board_module
-from penstock.card.worker.board import Board, NoBoardError
-from penstock.card.worker.collectives import Group, added
+from penstock.card.worker.adding import added
+from penstock.card.worker.board import Board, NoBoardError, nodes_of
 from penstock.card.worker.exchange import AbsentError
 
 CARDS = 3
@@ -23,28 +22,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def on_all(members, function):
-    """What a function returns for each card, called for all of them at the same time."""
-    with ThreadPoolExecutor(len(members)) as threads:
-        return list(threads.map(function, members, timeout=60))
-
-
-def boards_of(cards=CARDS, change=lambda said: said):
-    boards = [Board(card, cards) for card in range(cards)]
-    said = change({card: one.said() for card, one in enumerate(boards)})
-    on_all(boards, lambda one: one.meet(said))
+def boards_of(cards=CARDS):
+    boards = [Board() for _ in range(cards)]
+    said = [one.said() for one in boards]
+    on_all(list(enumerate(boards)), lambda one: one[1].meet(one[0], said))
     return boards
-
-
-@contextlib.contextmanager
-def groups_of(cards=CARDS, without_board=()):
-    groups = [Group(card, cards, "127.0.0.1") for card in range(cards)]
-    said = {}
-    for card, group in enumerate(groups):
-        said |= {key: value for key, value in group.said().items()
-                 if card not in without_board or "board" not in key}  # fmt: skip
-    on_all(groups, lambda one: one.meet(said))
-    yield groups
 
 
 def content(card, number, size):
@@ -61,13 +43,13 @@ def test_each_exchange_gives_what_was_written_for_it_while_others_are_open(monke
     boards = boards_of()
 
     def run(board):
-        delays, kept, refused = random.Random(board._card), [], []  # noqa: S311 - as above
+        delays, kept, refused = random.Random(board.own), [], []  # noqa: S311 - as above
         for number, size in enumerate(sizes):
             slot = board.place(size)
             if slot is None:
                 refused.append(number)
                 continue
-            slot.rows[board._card, :size] = content(board._card, number, size)
+            slot.rows[board.own, :size] = content(board.own, number, size)
             if delays.random() < 0.05:
                 time.sleep(0.001)
             slot.post()
@@ -96,13 +78,13 @@ def test_each_exchange_gives_what_was_written_for_it_while_others_are_open(monke
 def test_nothing_is_written_over_before_all_cards_have_read_it(monkeypatch):
     monkeypatch.setattr(board_module, "PART_BYTES", 128)
     first, second = boards_of(2)
-    slots = [one.place(128) for one in (first, second)]
+    slots = [one.place(64) for one in (first, second)]
     for one in slots:
         one.post()
     slots[0].wait()
     slots[0].close()
     is_placed = threading.Event()
-    thread = threading.Thread(target=lambda: (first.place(128), is_placed.set()))
+    thread = threading.Thread(target=lambda: (first.place(64), is_placed.set()))
     thread.start()
     assert not is_placed.wait(0.2)
     slots[1].wait()
@@ -114,7 +96,7 @@ def test_nothing_is_written_over_before_all_cards_have_read_it(monkeypatch):
 def test_what_is_larger_than_the_board_has_no_place():
     (board,) = boards_of(1)
     assert board.place(board_module.PART_BYTES + 1) is None
-    assert board.place(board_module.PART_BYTES) is not None
+    assert board.place(board_module.PART_BYTES - 64) is not None
 
 
 def changed(card, **values):
@@ -124,92 +106,100 @@ def changed(card, **values):
 @pytest.mark.parametrize(
     "change",
     [
-        changed(1, node=["another", 1, 0]),
         changed(1, secret="00" * 16),
         changed(0, address=b"\0nobody".hex()),
-        lambda said: {card: one for card, one in said.items() if card != 1},
         lambda said: said | {1: b"no JSON"},
     ],
 )  # fmt: skip
 def test_cards_that_cannot_meet_say_so_within_the_time_for_it(monkeypatch, change):
     monkeypatch.setattr(board_module, "_MEETS_WITHIN_S", 0.5)
-    boards = [Board(card, 2) for card in range(2)]
+    boards = [Board() for _ in range(2)]
     said = change({card: one.said() for card, one in enumerate(boards)})
 
-    def meet(board):
+    def meet(card):
         try:
-            board.meet(said)
+            boards[card].meet(card, list(said.values()))
         except NoBoardError:
             return False
         return True
 
-    assert not all(on_all(boards, meet))
+    assert not all(on_all(range(2), meet))
+
+
+def test_cards_are_grouped_by_what_they_say_of_their_node():
+    own = Board()
+    other = json.dumps(json.loads(own.said()) | {"node": ["another", 1, 0]}).encode()
+    assert nodes_of({0: own.said(), 1: other, 2: own.said(), 3: other}, 4) == [[0, 2], [1, 3]]
+    for wrong in ({0: own.said()}, {0: own.said(), 1: b"no JSON"}, {0: own.said(), 1: b"[]"}):
+        with pytest.raises(NoBoardError):
+            nodes_of(wrong, 2)
+    own.end()
 
 
 def test_a_processor_with_another_order_of_stores_has_no_board(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     with pytest.raises(NoBoardError):
-        Board(0, 2)
+        Board()
 
 
 @pytest.mark.parametrize("without_board", [(), (1,)])
 def test_sums_and_rows_are_the_same_with_and_without_a_board(without_board):
-    with groups_of(without_board=without_board) as groups:
-        assert [group._board is None for group in groups] == [bool(without_board)] * CARDS
+    groups = groups_on([0] * CARDS, without_board)
+    assert [group._board is None for group in groups] == [bool(without_board)] * CARDS
 
-        def run(group):
-            own = torch.arange(5.0) + group.card
-            with group.rows(own, own[:1]) as given:
-                rows = given.clone()
-            large = [torch.full((40_000,), float(group.card + 1)), torch.ones(3)]
-            with group.start_sum(large) as parts:
-                total = added(parts)
-            return rows, group.sum(own), total
+    def run(group):
+        own = torch.arange(5.0) + group.card
+        with group.rows(own, own[:1]) as given:
+            rows = given.clone()
+        large = [torch.full((40_000,), float(group.card + 1)), torch.ones(3)]
+        with group.start_sum(large) as parts:
+            total = added(parts)
+        return rows, group.sum(own), total
 
-        for rows, total, large in on_all(groups, run):
-            assert rows.equal(torch.stack([
-                torch.cat((torch.arange(5.0) + card, torch.tensor([float(card)])))
-                for card in range(CARDS)
-            ]))  # fmt: skip
-            assert total.equal(3 * torch.arange(5.0) + 3)
-            assert large.equal(torch.cat((torch.full((40_000,), 6.0), torch.full((3,), 3.0))))
+    for rows, total, large in on_all(groups, run):
+        assert rows.equal(torch.stack([
+            torch.cat((torch.arange(5.0) + card, torch.tensor([float(card)])))
+            for card in range(CARDS)
+        ]))  # fmt: skip
+        assert total.equal(3 * torch.arange(5.0) + 3)
+        assert large.equal(torch.cat((torch.full((40_000,), 6.0), torch.full((3,), 3.0))))
 
 
 @pytest.mark.parametrize("without_board", [(), (0,)])
 def test_a_card_without_data_is_missed_by_all(without_board):
-    with groups_of(without_board=without_board) as groups:
+    groups = groups_on([0] * CARDS, without_board)
 
-        def run(group):
-            if group.card == 1:
-                group.rows_without(4, torch.float32, ValueError("none"))
-            else:
-                with pytest.raises(AbsentError):
-                    group.sum(torch.ones(4))
-            own = torch.ones(70_000)
-            start = group.start_sum([own])
-            cause = MemoryError("none")
-            missing = group.start_without(7, torch.float32, cause) if group.card == 2 else (
-                group.start_sum([own[:7]]))  # fmt: skip
-            with start as parts:
-                assert added(parts).equal(3 * own)
-            with pytest.raises(MemoryError if group.card == 2 else AbsentError), missing:
-                pass
-            return group.sum(torch.ones(2)).tolist()
+    def run(group):
+        if group.card == 1:
+            group.rows_without(4, torch.float32, ValueError("none"))
+        else:
+            with pytest.raises(AbsentError):
+                group.sum(torch.ones(4))
+        own = torch.ones(70_000)
+        start = group.start_sum([own])
+        cause = MemoryError("none")
+        missing = group.start_without(7, torch.float32, cause) if group.card == 2 else (
+            group.start_sum([own[:7]]))  # fmt: skip
+        with start as parts:
+            assert added(parts).equal(3 * own)
+        with pytest.raises(MemoryError if group.card == 2 else AbsentError), missing:
+            pass
+        return group.sum(torch.ones(2)).tolist()
 
-        assert on_all(groups, run) == [[3, 3]] * CARDS
+    assert on_all(groups, run) == [[3, 3]] * CARDS
 
 
 def test_a_card_that_cannot_write_its_part_gives_none_and_nobody_waits_for_it():
-    with groups_of() as groups:
+    groups = groups_on([0] * CARDS)
 
-        def run(group):
-            own = torch.ones(4, device="meta" if group.card == 1 else "cpu")  # meta has no data
-            error = NotImplementedError if group.card == 1 else AbsentError
-            with pytest.raises(error), group.start_sum([own]):
-                pass
-            return group.sum(torch.ones(2)).tolist()
+    def run(group):
+        own = torch.ones(4, device="meta" if group.card == 1 else "cpu")  # meta has no data
+        error = NotImplementedError if group.card == 1 else AbsentError
+        with pytest.raises(error), group.start_sum([own]):
+            pass
+        return group.sum(torch.ones(2)).tolist()
 
-        assert on_all(groups, run) == [[3, 3]] * CARDS
+    assert on_all(groups, run) == [[3, 3]] * CARDS
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

@@ -14,10 +14,14 @@ SILENT_S = 2 + 2  # after so long at the latest; the second part is for a busy m
 HARMLESS = {"throttle", "cut_shortly"}
 
 
-def test_a_fault_on_another_node_is_named_or_harmless_or_survived_and_gives_no_other_data(tmp_path):
+# Two cards of a node exchange at their board first.
+@pytest.mark.parametrize(("on_first", "moments"), [(1, MOMENTS), (2, max(1, MOMENTS // 2))])
+def test_a_fault_on_another_node_is_named_or_harmless_or_survived_and_gives_no_other_data(
+    tmp_path, on_first, moments
+):
     found = namespaces.run(
-        "card_losses", tmp_path / "pool", 120 + 90 * MOMENTS,
-        python=torch_python(), moments=MOMENTS, steps=STEPS,
+        "card_losses", tmp_path / "pool", 120 + 90 * moments,
+        python=torch_python(), moments=moments, steps=STEPS, on_first=on_first,
     )  # fmt: skip
     assert len(found["undisturbed"]) == STEPS
     # The same cards give the same bits; those of one node add up in another order.

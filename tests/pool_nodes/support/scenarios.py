@@ -185,12 +185,12 @@ def virtual_card(folder: Path, python: str, steps: int) -> dict:
     }
 
 
-def card_losses(folder: Path, python: str, moments: int, steps: int) -> dict:
-    """Trainings on the cards of two other nodes, with one fault in each."""
-    speeds = [989, 400]  # all blocks of node-1, and some of node-2
+def card_losses(folder: Path, python: str, moments: int, steps: int, on_first: int) -> dict:
+    """Trainings on the cards of two other nodes, with one fault in each; `on_first`: of node-1."""
+    speeds = [*[989] * on_first, 400]  # all blocks of node-1, and some of node-2
     wanted = card_faults.undisturbed(python, speeds, steps)
     pool = Pool(
-        folder, {"node-1": "h200,1", "node-2": "h100,1", "node-3": "small,1"},
+        folder, {"node-1": f"h200,{on_first}", "node-2": "h100,1", "node-3": "small,1"},
         agent_options=(f"--card-python={python}", "--card-user=root"),
     )  # fmt: skip
     pool.start()

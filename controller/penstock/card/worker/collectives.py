@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -11,16 +12,21 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from penstock.card.worker.board import Board, NoBoardError
-from penstock.card.worker.exchange import AbsentError, Exchange
+from penstock.card.worker.adding import added
+from penstock.card.worker.board import Board, NoBoardError, nodes_of
+from penstock.card.worker.exchange import AbsentError, Exchange, write
+from penstock.card.worker.leaders import SMALL_BYTES
+from penstock.card.worker.levels import Levels
 from penstock.card.worker.meeting import LONGEST_WAIT, Meeting
 from penstock.card.worker.meter import Meter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-DIRECT_BYTES = 64 << 10  # up to here the time of a message does not depend on its size
 _BOARD = "penstock/board/"  # and the card's number: a key of what cards say
+_DIRECT = (
+    1 << 30
+)  # where numbers of messages begin that cards send to all; `Leaders` has those before
 
 
 class Group:
@@ -28,7 +34,8 @@ class Group:
 
     All cards make the same exchanges in the same order. A card that has failed must not leave one
     out, or all others would wait for it: it takes part with zeros. Cards of one node exchange at a
-    `Board`, as long as it has room; all others through gloo.
+    `Board`, those of several nodes of which one has several cards at `Levels`, as long as there is
+    room; all others through gloo.
 
     Attributes:
         exchanges: How many exchanges this card has begun.
@@ -42,12 +49,13 @@ class Group:
         self.meter = Meter()
         self._meeting = Meeting()
         self._board: Board | None = None
+        self._levels: Levels | None = None
         self._gloo: dist.ProcessGroupGloo | None = None
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
         if cards > 1:
             with contextlib.suppress(NoBoardError):
-                self._board = Board(card, cards)
+                self._board = Board()
             self._thread = threading.Thread(target=self._connect, args=(host,), daemon=True)
             self._thread.start()
 
@@ -77,22 +85,31 @@ class Group:
             self._thread.join()
         if self._error is not None:
             raise RuntimeError(str(self._error)) from self._error
-        if self.cards > 1:
-            self._meet_at_board(said)
+        if self._gloo is not None:
+            self._meet_at_boards(self._gloo, said)
 
-    def _meet_at_board(self, said: Mapping[str, bytes]) -> None:
-        """All cards use the board, or none does."""
+    def _meet_at_boards(self, gloo: dist.ProcessGroupGloo, said: Mapping[str, bytes]) -> None:
+        """All cards use the boards of their nodes, or none does."""
         boards = {int(key.removeprefix(_BOARD)): value
                   for key, value in said.items() if key.startswith(_BOARD)}  # fmt: skip
         board, self._board = self._board, None
-        has_met = board is not None
+        nodes, has_met = [], False
+        with contextlib.suppress(NoBoardError):
+            nodes = nodes_of(boards, self.cards)
+            if board is not None and len(nodes) < self.cards:
+                own = next(cards for cards in nodes if self.card in cards)
+                board.meet(own.index(self.card), [boards[card] for card in own])
+                has_met = True
         if board is not None:
-            try:
-                board.meet(boards)
-            except NoBoardError:
-                has_met = False
+            board.end()
         with self.rows(torch.tensor([has_met], dtype=torch.uint8)) as rows:
-            self._board = board if rows.all().item() else None
+            have_met = rows.all().item()
+        if board is None or not have_met:
+            return
+        if len(nodes) == 1:
+            self._board = board
+        else:
+            self._levels = Levels(self.card, nodes, board, gloo, self.meter)
 
     def rows(self, *own: torch.Tensor) -> Exchange:
         """Begins to give something small to all cards; a card's row is its tensors, flat.
@@ -135,11 +152,16 @@ class Group:
     ) -> Exchange:
         """Begins an exchange of `count` elements of each card."""
         self.exchanges += 1
+        if self._levels is not None:
+            start = self._levels.start_rows if is_small else self._levels.start_sum
+            exchange = start(own, count, dtype, cause)
+            if exchange is not None:
+                return exchange
         size_bytes = (count + 1) * dtype.itemsize
         slot = None if self._board is None else self._board.place(size_bytes)
         if slot is not None:
             rows = slot.rows[:, :size_bytes].view(dtype)
-            cause = _write(rows[self.card], own) or cause
+            cause = write(rows[self.card], own) or cause
             slot.post()
             return Exchange(rows, slot.wait, slot.close, self.meter, cause)
         try:
@@ -147,10 +169,10 @@ class Group:
             given = torch.empty(count + 1, dtype=dtype, device=device)
         except RuntimeError as error:  # of memory on the device
             own, cause, given = None, error, torch.empty(count + 1, dtype=dtype)
-        cause = _write(given, own) or cause
+        cause = write(given, own) or cause
         if self._gloo is None:
             return Exchange(given.view(1, -1), _nothing, _nothing, self.meter, cause)
-        if is_small or (size_bytes <= DIRECT_BYTES and given.device.type == "cpu"):
+        if is_small or (size_bytes <= SMALL_BYTES and given.device.type == "cpu"):
             return self._start_direct(self._gloo, given, cause)
         wait = functools.partial(_wait, [self._gloo.allreduce([given])])
         return Exchange(given.view(1, -1), wait, _nothing, self.meter, cause)
@@ -159,7 +181,7 @@ class Group:
         self, gloo: dist.ProcessGroupGloo, given: torch.Tensor, cause: Exception | None
     ) -> Exchange:
         """Sends a small tensor to all cards at once: a ring would wait for each of them in turn."""
-        tag = self.exchanges % (1 << 31)
+        tag = _DIRECT | self.exchanges % _DIRECT
         rows = given.new_empty(self.cards, len(given))
         rows[self.card] = given
         others = [card for card in range(self.cards) if card != self.card]
@@ -179,62 +201,35 @@ class Group:
         """
         self.exchanges += 1
         # Each part is followed by a byte that says whether its card is without data.
-        staged = torch.zeros(bounds[-1] + self.cards, dtype=torch.uint8,
-                             device="cpu" if own is None else device)  # fmt: skip
-        parts = [staged[bounds[i] + i : bounds[i + 1] + i + 1] for i in range(self.cards)]
-        if own is None:
-            parts[self.card][-1] = 1
-        else:
-            parts[self.card][:-1] = own
+        sizes_bytes = [end - first + 1 for first, end in itertools.pairwise(bounds)]
         began_ns = time.monotonic_ns()
         try:
-            if self._gloo is not None:
-                for card, part in enumerate(parts):
-                    self._gloo.broadcast(part, card).wait()
+            levels = self._levels
+            staged = None if levels is None else levels.gather(own, sizes_bytes, device)
+            if staged is None:
+                staged = self._broadcast(own, sizes_bytes, device)
         finally:
-            others_bytes = len(staged) - len(parts[self.card])
-            self.meter.exchanged("gather", began_ns, others_bytes)
+            self.meter.exchanged("gather", began_ns, sum(sizes_bytes) - sizes_bytes[self.card])
+        parts = staged.split(sizes_bytes)
         if torch.stack([part[-1] for part in parts]).any().item():
             raise AbsentError("a card failed before it could take part")
         return torch.cat([part[:-1] for part in parts])
 
-
-def added(rows: torch.Tensor | Sequence[torch.Tensor]) -> torch.Tensor:
-    """A new tensor, the sum of all rows, with the same bits on all cards: all add in order."""
-    total = torch.empty_like(rows[0])
-    add_up(rows, total)
-    return total
-
-
-def add_up(rows: torch.Tensor | Sequence[torch.Tensor], total: torch.Tensor) -> None:
-    """Writes the sum of all rows, which may be on the CPU, to `total`, in the order of the rows."""
-    if len(rows) == 1:
-        total.copy_(rows[0])
-    elif total.device != rows[0].device:
-        total.copy_(added(rows))
-    else:
-        torch.add(rows[0], rows[1], out=total)
-        for one in rows[2:]:
-            total += one
-
-
-def _write(given: torch.Tensor, own: Sequence[torch.Tensor] | None) -> Exception | None:
-    """Writes what a card gives, and whether it gives nothing.
-
-    Returns why it could not be written: the card then gives nothing, as the others wait for it.
-    """
-    cause = None
-    if own is not None:
-        try:
-            torch.cat([one.to(given.device) for one in own], out=given[:-1])
-            given[-1] = 0
-        except RuntimeError as error:  # of the card's device
-            cause = error
+    def _broadcast(
+        self, own: torch.Tensor | None, sizes_bytes: Sequence[int], device: torch.device
+    ) -> torch.Tensor:
+        """See `gather`: each card gives its bytes to all, one card after another."""
+        staged = torch.zeros(sum(sizes_bytes), dtype=torch.uint8,
+                             device="cpu" if own is None else device)  # fmt: skip
+        parts = staged.split(sizes_bytes)
+        if own is None:
+            parts[self.card][-1] = 1
         else:
-            return None
-    given.zero_()
-    given[-1] = 1
-    return cause
+            parts[self.card][:-1] = own
+        if self._gloo is not None:
+            for card, part in enumerate(parts):
+                self._gloo.broadcast(part, card).wait()
+        return staged
 
 
 def _wait(works: Sequence[dist.Work]) -> None:

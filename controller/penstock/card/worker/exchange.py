@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+import torch
 
-    import torch
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
     from penstock.card.worker.meter import Meter
 
@@ -61,3 +61,22 @@ class Exchange:
 
     def __exit__(self, *_: object) -> None:
         self._end()
+
+
+def write(given: torch.Tensor, own: Sequence[torch.Tensor] | None) -> Exception | None:
+    """Writes the row of a card: what it gives, and whether it gives nothing.
+
+    Returns why it could not be written: the card then gives nothing, as the others wait for it.
+    """
+    cause = None
+    if own is not None:
+        try:
+            torch.cat([one.to(given.device) for one in own], out=given[:-1])
+            given[-1] = 0
+        except RuntimeError as error:  # of the card's device
+            cause = error
+        else:
+            return None
+    given.zero_()
+    given[-1] = 1
+    return cause

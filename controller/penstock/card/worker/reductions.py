@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from penstock.card.worker.collectives import add_up
+from penstock.card.worker.adding import add_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable
