@@ -217,7 +217,7 @@ def test_a_run_that_found_no_room_leaves_its_name_to_the_next(monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.training.run._write", full)
+        patch.setattr("penstock.training.run.write_json", full)
         with pytest.raises(PenstockError, match="No space left on device"):
             create(job(["true"]))
     assert list(projects_folder().glob("*/*")) == []

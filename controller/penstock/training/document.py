@@ -5,19 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from penstock.model import PenstockError, parse_duration_ns
 from penstock.policy.document import Document, Problem, parse, read_text
 from penstock.policy.validation import InvalidError, validated
+from penstock.training.data import Data, problems_of
+from penstock.training.keys import Name, Strict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,9 +20,7 @@ if TYPE_CHECKING:
 API_VERSION, KIND = "penstock.io/v1alpha1", "TrainJob"
 DEFAULT_PROJECT = "default"
 MOST_RESTARTS = 1000
-NAME = r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$"
 Split = Literal["weighted", "even"]
-Name = Annotated[str, StringConstraints(pattern=NAME)]
 
 
 def _duration(value: object) -> str:
@@ -67,18 +59,14 @@ Address = Annotated[str, AfterValidator(_address)]
 Card = Annotated[str, BeforeValidator(_card)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-
-class Metadata(_Strict):
+class Metadata(Strict):
     """Which project the job belongs to, and what its run is called."""
 
     project: Name = DEFAULT_PROJECT
     name: Name | None = None
 
 
-class Pool(_Strict):
+class Pool(Strict):
     """What the job claims of the compute pool."""
 
     tflops: str | float
@@ -88,12 +76,13 @@ class Pool(_Strict):
     wait: str | None = None
 
 
-class Spec(_Strict):
+class Spec(Strict):
     """What is run, and on what."""
 
     command: list[str] = Field(min_length=1)
     folder: str | None = Field(None, description="where it runs (default: the document's folder)")
     environment: dict[str, str] = Field(default_factory=dict)
+    data: Data | None = None
     cards: list[Card] | None = Field(None, min_length=1)
     pool: Pool | None = None
     split: Split = "weighted"
@@ -128,7 +117,7 @@ class Spec(_Strict):
         return ",".join(even[one] if self.split == "even" else one for one in self.cards)
 
 
-class TrainJob(_Strict):
+class TrainJob(Strict):
     """A training job."""
 
     api_version: Literal["penstock.io/v1alpha1"] = Field(alias="apiVersion")
@@ -179,6 +168,14 @@ def checked(document: Document, file: str) -> TrainJob:
         text = f"a job is a mapping that begins with apiVersion: {API_VERSION}"
         raise JobError([Problem(file, document.position(()), (), text)])
     try:
-        return validated(document, file, TrainJob, _EXAMPLES)
+        job = validated(document, file, TrainJob, _EXAMPLES)
     except InvalidError as error:
         raise JobError(error.problems) from None
+    found = problems_of(job.spec.data) if job.spec.data is not None else ()
+    problems = []
+    for place, text in found:
+        path = ("spec", "data", *place)
+        problems.append(Problem(file, document.position(path), path, text))
+    if problems:
+        raise JobError(problems)
+    return job

@@ -394,7 +394,7 @@ def _end_unwatched(run: Run, state: State) -> None:
     """Ends a program whose supervisor is gone."""
     import dataclasses
 
-    from penstock.training.supervisor import end_group
+    from penstock.training.process import end_group
 
     lock = run.lock()
     end_group(state.pid, run.job().spec.grace_s, lambda: not state.program_runs())
