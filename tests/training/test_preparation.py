@@ -267,7 +267,7 @@ def test_a_step_that_goes_on_without_its_run_is_waited_for_and_done_again(tmp_pa
     text = "echo run >> count; touch out; until [ -e go ]; do sleep 0.1; done; echo late >> end"
     slow = step("slow", text, ["out"])
     run = find(submitted(tmp_path, [slow]))
-    wait_for(lambda: (tmp_path / "out").exists())
+    wait_for((tmp_path / "out").exists)
     assert "preparing (slow; 0 of 1 steps done)" in penstock("train", "status", run).stdout
     os.kill(run.supervisor(), signal.SIGKILL)
     wait_for(lambda: run.state().phase == "lost")

@@ -54,8 +54,8 @@ def beside(command, **spec):
     os.close(lock)
 
 
-def wait_for(holds):
-    deadline_s = time.monotonic() + WITHIN_S
+def wait_for(holds, within_s=WITHIN_S):
+    deadline_s = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline_s
         time.sleep(0.02)

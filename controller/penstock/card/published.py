@@ -107,6 +107,7 @@ class ProgramFigures:
         problem: Why it can use its cards no more; empty if it can.
         loss: The last that was read of those on which backward is called; None: there was none, or
             it is no finite number.
+        loss_step: The step at which it was read; 0: none was.
         is_loss_finite: False: the last loss that was read is NaN or infinite.
         samples: Rows of all batches so far; None: they are not known.
         samples_per_s: In the last seconds; None: it is not known.
@@ -127,6 +128,7 @@ class ProgramFigures:
     waited_percent: float = 0.0
     problem: str = ""
     loss: float | None = None
+    loss_step: int = 0
     is_loss_finite: bool = True
     samples: int | None = None
     samples_per_s: float | None = None

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from penstock.model import PenstockError, parse_duration_ns
+from penstock.model.address import read_address
 from penstock.policy.document import Document, Problem, parse, read_text
 from penstock.policy.validation import InvalidError, validated
 from penstock.training.data import Data, problems_of
@@ -37,6 +38,15 @@ def _address(text: str) -> str:
     return text
 
 
+def _listener(text: str) -> str:
+    """HOST:PORT. Raises `ValueError`."""
+    try:
+        read_address(text)
+    except PenstockError as error:
+        raise ValueError(str(error)) from None
+    return text
+
+
 def _card(value: object) -> str:
     """One card as in $PENSTOCK_CARD. Raises `ValueError`."""
     from penstock.card.local_cards import parse_cards
@@ -56,6 +66,7 @@ def _card(value: object) -> str:
 
 Duration = Annotated[str, BeforeValidator(_duration)]
 Address = Annotated[str, AfterValidator(_address)]
+Listener = Annotated[str, AfterValidator(_listener)]
 Card = Annotated[str, BeforeValidator(_card)]
 
 
@@ -89,6 +100,9 @@ class Spec(Strict):
     restarts: int = Field(0, ge=0, le=MOST_RESTARTS)
     webhook: Address | None = Field(
         None, description="gets a POST when a card is lost or the program fails"
+    )
+    metrics: Listener | None = Field(
+        None, description="HOST:PORT where the run serves metrics to Prometheus"
     )
     grace: Duration = Field("10s", description="from the order to stop until it is killed")
 

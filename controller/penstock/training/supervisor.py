@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from penstock.card.names import AS_VARIABLE, EVENTS_VARIABLE, RECOVERY_VARIABLE, VARIABLE
 from penstock.card.published import started_ticks
-from penstock.model.names import MAX_TENANT_NAME
+from penstock.model import PenstockError
 from penstock.training.alarm import Alarm
+from penstock.training.curves import Curves
+from penstock.training.names import application_name
 from penstock.training.preparation import Preparation, StepError
 from penstock.training.process import (
     NOT_FOUND,
@@ -50,13 +53,21 @@ class Supervisor:
 
     def run(self) -> State:
         """Runs the program until it succeeds, fails for good, or is stopped; how it ended."""
-        if self._spec.webhook is None:
+        with contextlib.ExitStack() as beside:
+            if self._spec.metrics is not None:
+                from penstock.training.metrics import MetricsPage
+
+                try:
+                    page = MetricsPage(self._run, lambda: self._state, self._spec.metrics)
+                except PenstockError as error:  # it was free when the run was made
+                    self._note("not-started", str(error))
+                    return self._end("failed", NOT_STARTED, str(error))
+                beside.enter_context(contextlib.closing(page))
+            if self._spec.webhook is not None:
+                alarm = Alarm(self._run, self._spec.webhook)
+                beside.enter_context(contextlib.closing(alarm))
+            beside.enter_context(contextlib.closing(Curves(self._run, lambda: self._state)))
             return self._run_to_its_end()
-        alarm = Alarm(self._run, self._spec.webhook)
-        try:
-            return self._run_to_its_end()
-        finally:
-            alarm.close()
 
     def _run_to_its_end(self) -> State:
         while True:
@@ -162,16 +173,11 @@ class Supervisor:
 
 
 def command_of(spec: Spec, run: Run, attempt: int) -> list[str]:
-    """What is executed: the program, by `penstock run --tflops` if its cards are a pool's.
-
-    The pool's application has the run's name, if that is short enough, and a number of its own at
-    each attempt, because the former one may not be over yet.
-    """
+    """What is executed: the program, by `penstock run --tflops` if its cards are a pool's."""
     pool = spec.pool
     if pool is None:
         return list(spec.command)
-    name = f"{run.project}.{run.name}" + (f".{attempt}" if attempt > 1 else "")
-    options = {"--name": name if len(name) <= MAX_TENANT_NAME else None,
+    options = {"--name": application_name(run.project, run.name, attempt),
                "--tflops": pool.tflops, "--memory": pool.memory, "--kind": pool.kind,
                "--priority": pool.priority or None, "--wait": pool.wait}  # fmt: skip
     given = [f"{name}={value}" for name, value in options.items() if value not in {None, ""}]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from penstock.card.device import steps
 from penstock.card.frames import pack_range
 from penstock.card.layout import Partial, Reducing, Split
 from penstock.card.link import CardError, OperationError
@@ -51,6 +51,7 @@ class Passes:
         total: The rows of all passes so far.
         unknown: How many passes had batches of unknown rows.
         loss: The last one that was read; None: none was. It may be NaN.
+        loss_step: Of which step it is (`steps.count`).
     """
 
     def __init__(self, session: Session) -> None:
@@ -59,6 +60,7 @@ class Passes:
         self.samples: tuple[int, ...] = ()
         self.total = self.unknown = 0
         self.loss: float | None = None
+        self.loss_step = self._asked_step = 0
         self._next_s = 0.0
         self._replies: list[Reply] = []
         self._dtype = torch.float32
@@ -115,6 +117,7 @@ class Passes:
             layout = loss.untyped_storage().buffer.layout
             if isinstance(layout, Reducing | Split) or session.stream.is_torn:
                 return  # it is asked for at another pass
+            self._asked_step = steps.count
             body = _bytes_of(loss)
             cards = len(session.stream.links) if isinstance(layout, Partial) else 1
             self._replies = session.stream.begin_downloads([(i, body) for i in range(cards)])
@@ -128,7 +131,8 @@ class Passes:
             parts = [_number(one.result(), self._dtype) for one in replies]
         except (CardError, OperationError):
             parts = []  # the next operation raises it, or other cards took their place
-        self.loss = math.fsum(parts) if parts else None
+        if parts:
+            self.loss, self.loss_step = sum(parts), self._asked_step
         self._replies = []
 
 

@@ -169,6 +169,7 @@ class Publisher:
             waited_percent=min(100.0, waited_percent),
             problem=problem,
             loss=passes.loss if is_finite else None,
+            loss_step=max(0, passes.loss_step - self._first_steps),
             is_loss_finite=is_finite,
             samples=None if passes.unknown or not passes.total else passes.total,
             samples_per_s=None if rates is None else sum(rates),
