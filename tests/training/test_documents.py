@@ -49,6 +49,7 @@ WRONG = {
     "pool: {tflops: 3}": ("6:3: spec:", "write either cards (of this machine) or pool"),
     "pool: {tfops: 3}": ("8:10: spec.pool.tfops: unknown key; did you mean tflops?", ""),
     "webhook: ftp://x/y": ("8:12: spec.webhook: 'ftp://x/y' is no address", "write https://"),
+    "outputs: [a, ../b]": ("8:16: spec.outputs[1]: '../b' is not below the folder", ""),
     "environment: [a]": ("8:16: spec.environment:", "mapping"),
 }
 

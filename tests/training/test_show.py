@@ -110,7 +110,7 @@ def test_a_run_that_is_over_has_no_process_and_no_copy(tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["owm"], "did you mean p/own?"), (["own", "-o", "dto"], "did you mean dot?")],
+    [(["p/owm"], "did you mean p/own?"), (["own", "-o", "do"], "did you mean dot?")],
 )
 def test_what_cannot_be_shown_is_refused(arguments, said):
     supervised(["true"])

@@ -31,6 +31,7 @@ HOW_TO = Path(__file__).parents[2] / "docs/how-to/train.md"
 TRAINS = """
 import os, sys, time
 if os.environ["PENSTOCK_TRAIN_ATTEMPT"] == "1" and "fails" in sys.argv:
+    time.sleep(3)
     raise SystemExit(1)
 import torch
 torch.manual_seed(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -38,6 +39,14 @@ def _address(text: str) -> str:
     return text
 
 
+def _below(text: str) -> str:
+    """A path in the folder where the program runs. Raises `ValueError`."""
+    path = PurePath(text)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise ValueError(f"{text[:60]!r} is not below the folder where the program runs")
+    return text
+
+
 def _listener(text: str) -> str:
     """HOST:PORT. Raises `ValueError`."""
     try:
@@ -66,6 +75,7 @@ def _card(value: object) -> str:
 
 Duration = Annotated[str, BeforeValidator(_duration)]
 Address = Annotated[str, AfterValidator(_address)]
+Below = Annotated[str, AfterValidator(_below)]
 Listener = Annotated[str, AfterValidator(_listener)]
 Card = Annotated[str, BeforeValidator(_card)]
 
@@ -94,6 +104,9 @@ class Spec(Strict):
     folder: str | None = Field(None, description="where it runs (default: the document's folder)")
     environment: dict[str, str] = Field(default_factory=dict)
     data: Data | None = None
+    outputs: list[Below] = Field(
+        default_factory=list, description="files or folders that the run keeps, if it succeeds"
+    )
     cards: list[Card] | None = Field(None, min_length=1)
     pool: Pool | None = None
     split: Split = "weighted"

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.card.names import AS_VARIABLE, EVENTS_VARIABLE, RECOVERY_VARIABLE, VARIABLE
@@ -17,6 +18,7 @@ from penstock.model import PenstockError
 from penstock.training.alarm import Alarm
 from penstock.training.curves import Curves
 from penstock.training.names import application_name
+from penstock.training.outputs import keep_outputs
 from penstock.training.preparation import Preparation, StepError
 from penstock.training.process import (
     NOT_FOUND,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.training.run import Run
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0  # before the program is started again
+OUTPUTS_MISSING = 1  # exit code of a run whose program ended well, without all outputs
 ATTEMPT_VARIABLE = "PENSTOCK_TRAIN_ATTEMPT"
 
 
@@ -75,7 +78,7 @@ class Supervisor:
             if self._is_stopped.is_set():
                 return self._end("stopped", code, "it was told to stop")
             if code == 0:
-                return self._end("succeeded", code, "")
+                return self._end_well()
             reason = self._why or why_ended(code)
             left = self._spec.restarts + 1 - self._state.attempt
             if left <= 0 or code in {NOT_FOUND, NOT_STARTED}:
@@ -87,6 +90,16 @@ class Supervisor:
             self._is_stopped.wait(pause_s)
             if self._is_stopped.is_set():
                 return self._end("stopped", code, "it was told to stop")
+
+    def _end_well(self) -> State:
+        """Keeps what the job says of what the program has made."""
+        if self._spec.outputs:
+            self._set(pid=0, ticks=0, reason="its outputs are copied")
+            try:
+                keep_outputs(self._run, Path(self._spec.folder or "."), self._spec.outputs)
+            except PenstockError as error:
+                return self._end("failed", OUTPUTS_MISSING, str(error))
+        return self._end("succeeded", 0, "")
 
     def stop(self) -> None:
         """Ends the program, with its children, and does not start it again."""

@@ -325,6 +325,8 @@ def status(name: RunName, output: OutputFormat = Output.table) -> None:
     reason = f" ({row['reason']})" if row["reason"] else ""
     print(f"{row['run']}  {row['phase']}{reason}")
     print(f"{row['command']}\nattempt {row['attempt']}, for {_span(row)}, output in {run.output}")
+    if (kept := run.folder / "outputs").exists():
+        print(f"outputs in {kept}")
     if programs:
         from penstock.cli.render.card_screen import card_screen
         from penstock.cli.render.table import console
@@ -452,7 +454,7 @@ def _end_unwatched(run: Run, state: State) -> None:
 def rm(
     names: Annotated[list[str], typer.Argument(metavar="RUN…", help="Runs that are over.")],
 ) -> None:
-    """Remove runs with all that they have printed."""
+    """Remove runs with all that they have printed and kept."""
     from penstock.training.run import find
 
     for run in dict.fromkeys(find(name) for name in names):

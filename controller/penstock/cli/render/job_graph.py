@@ -51,10 +51,9 @@ def _manager_text(one: ManagerNode) -> str:
 
 
 def _copy_text(one: ManagerNode) -> str:
+    size = human_memory(one.copy_bytes or 0)
     age = f", {one.copy_age_s:.0f} s old" if one.copy_age_s is not None else ""
-    return (
-        f"copy of what is on the cards, to restore lost ones: {human_memory(one.copy_bytes)}{age}"
-    )
+    return f"copy of what is on the cards, to restore lost ones: {size}{age}"
 
 
 def _pool_text(one: PoolNode) -> str:
