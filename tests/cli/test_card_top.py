@@ -203,7 +203,10 @@ def test_root_sees_the_programs_of_all_users_in_their_own_folders_alone(runtime,
         json.dumps({"version": 1, **asdict(figures(1)), "cards": {}}),
         json.dumps({"version": 1, **asdict(figures(1)), "steps": -1}),
         json.dumps({"version": 1, **asdict(figures(1)), "running_s": float("nan")}),
-        json.dumps({"version": 1, **asdict(figures(1)), "more": 1}),
+        json.dumps({"version": 1, **asdict(figures(1)), "loss": float("nan")}),
+        json.dumps({"version": 1, **asdict(figures(1)), "samples": -1}),
+        json.dumps({"version": 1, **asdict(figures(1)), "is_sharded": 1}),
+        json.dumps({"version": 1, "pid": 1, "cards": [], "costs": []}),
         json.dumps({"version": 1, **asdict(figures(1)), "cards": [1]}),
     ],
 )  # fmt: skip
@@ -213,6 +216,32 @@ def test_a_file_that_says_nonsense_is_named_and_the_others_are_shown(runtime, pr
     (found,), (problem,) = published.read_all()
     assert found.pid == os.getpid()
     assert f"process {process.pid}" in problem
+
+
+def test_files_of_other_releases_with_more_or_fewer_figures_are_read(runtime, process):
+    program = figures(process.pid, samples=7, loss=-2.5)
+    publish(program)
+    file = runtime / "penstock/card" / f"{process.pid}.json"
+    told = json.loads(file.read_text())
+    file.write_text(json.dumps({**told, "of_a_later_release": [1]}))
+    assert published.read_all() == ([program], [])
+    del told["samples"], told["loss"], told["cards"][0]["rows"]
+    file.write_text(json.dumps(told))
+    (found,), _ = published.read_all()
+    assert (found.samples, found.loss, found.cards[0].rows) == (None, None, None)
+
+
+def test_the_command_shows_loss_and_samples_a_second_where_they_are_known(runtime, process):
+    program = figures(process.pid, loss=-0.123456, samples_per_s=1234.5)
+    program.cards[1].samples_per_s = 925.9
+    publish(program)
+    shown = top("--once", str(process.pid)).stdout
+    assert "loss -0.12346, 1,234.5 samples/s" in shown
+    assert "925.9" in shown
+    publish(figures(process.pid))
+    assert "loss -, - samples/s" in top("--once", str(process.pid)).stdout
+    publish(figures(process.pid, is_loss_finite=False))
+    assert "loss no finite number" in top("--once", str(process.pid)).stdout
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "of somebody else"])

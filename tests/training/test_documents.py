@@ -57,6 +57,7 @@ WRONG = {
     "pool: {tfops: 3}": ("8:10: spec.pool.tfops: unknown key; did you mean tflops?", ""),
     "webhook: ftp://x/y": ("8:12: spec.webhook: 'ftp://x/y' is no address", "write https://"),
     "credentials: keys": ("6:3: spec:", "cards at tcp:HOST:PORT and credentials"),
+    "outputs: [a, ../b]": ("8:16: spec.outputs[1]: '../b' is not below the folder", ""),
     "environment: [a]": ("8:16: spec.environment:", "mapping"),
 }
 

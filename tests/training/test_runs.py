@@ -54,8 +54,8 @@ def beside(command, **spec):
     os.close(lock)
 
 
-def wait_for(holds):
-    deadline_s = time.monotonic() + WITHIN_S
+def wait_for(holds, within_s=WITHIN_S):
+    deadline_s = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
@@ -159,6 +159,42 @@ def test_a_full_disk_does_not_end_the_training(monkeypatch, capsys):
     assert "cannot keep the state of run p/own: No space left on device" in capsys.readouterr().err
 
 
+def test_what_a_job_calls_its_outputs_is_kept_with_the_run(tmp_path, capsys):
+    text = "mkdir -p out/deep; echo 1 > out/deep/model; echo 2 > last; ln -s last link"
+    outputs = ["out", "last", "link", "out/deep"]
+    run, state = supervised(["sh", "-c", text], folder=str(tmp_path), outputs=outputs)
+    assert (state.phase, state.code) == ("succeeded", 0)
+    kept = run.folder / "outputs"
+    (tmp_path / "last").write_text("of the next run")
+    assert [(kept / one).read_text() for one in ("out/deep/model", "last", "link")] == [
+        "1\n", "2\n", "2\n",
+    ]  # fmt: skip
+    train.status("own")
+    assert f"outputs in {kept}" in capsys.readouterr().out
+
+
+def test_a_run_without_its_outputs_has_failed_and_says_which_are_missing(tmp_path):
+    (tmp_path / "here").touch()
+    run, state = supervised(
+        ["true"], folder=str(tmp_path), outputs=["here", "a", "b/c"], restarts=3
+    )
+    assert (state.phase, state.code, state.attempt) == ("failed", 1, 1)
+    assert "has not made a, b/c" in state.reason
+    assert not (run.folder / "outputs").exists()
+
+
+def test_outputs_for_which_there_is_no_room_are_still_where_they_were(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "model").touch()
+    monkeypatch.setattr("shutil.copy2", full)
+    run, state = supervised(["true"], folder=str(tmp_path), outputs=["model"])
+    assert state.phase == "failed"
+    assert "No space left on device; they are still in" in state.reason
+    assert list(run.folder.glob("outputs*")) == []
+
+
 class Listener(http.server.BaseHTTPRequestHandler):
     """Notes what is posted."""
 
@@ -217,7 +253,7 @@ def test_a_run_that_found_no_room_leaves_its_name_to_the_next(monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.training.run._write", full)
+        patch.setattr("penstock.training.run.write_json", full)
         with pytest.raises(PenstockError, match="No space left on device"):
             create(job(["true"]))
     assert list(projects_folder().glob("*/*")) == []

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import stat
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,6 +43,10 @@ class CardFigures:
         program_percent: Of the time: it waited for the program.
         age_s: How old its figures are: it answers between operations.
         doing: What it executes, if its figures are old.
+        node: Where its worker runs.
+        kind: What it is there, such as "cpu".
+        rows: Of the last batch: what it had of it; None: it is not known.
+        samples_per_s: Rows of batches, in the last seconds; None: it is not known.
     """
 
     name: str
@@ -67,6 +71,10 @@ class CardFigures:
     total_bytes: int = 0
     age_s: float = 0.0
     doing: str = ""
+    node: str = ""
+    kind: str = ""
+    rows: int | None = None
+    samples_per_s: float | None = None
 
 
 @dataclass
@@ -97,6 +105,15 @@ class ProgramFigures:
         steps: Backward passes.
         waited_s: How long it has waited for its cards.
         problem: Why it can use its cards no more; empty if it can.
+        loss: The last that was read of those on which backward is called; None: there was none, or
+            it is no finite number.
+        loss_step: The step at which it was read; 0: none was.
+        is_loss_finite: False: the last loss that was read is NaN or infinite.
+        samples: Rows of all batches so far; None: they are not known.
+        samples_per_s: In the last seconds; None: it is not known.
+        is_sharded: Whether each card keeps a part of the parameters, or all of them.
+        copy_bytes: What the program keeps, so that lost cards are replaced; None: it keeps nothing.
+        copy_age_s: How old that copy is.
     """
 
     pid: int
@@ -110,6 +127,14 @@ class ProgramFigures:
     waited_s: float = 0.0
     waited_percent: float = 0.0
     problem: str = ""
+    loss: float | None = None
+    loss_step: int = 0
+    is_loss_finite: bool = True
+    samples: int | None = None
+    samples_per_s: float | None = None
+    is_sharded: bool = False
+    copy_bytes: int | None = None
+    copy_age_s: float | None = None
     user: int = 0
     cards: list[CardFigures] = field(default_factory=list)
     costs: list[CostFigures] = field(default_factory=list)
@@ -213,20 +238,33 @@ def _several(kind: type[_T], data: Any, most: int) -> list[_T]:
 
 
 def _checked(kind: type[_T], data: Any) -> _T:
-    """Makes a dataclass of what a file says. Raises ValueError for anything else."""
-    names: Sequence[Any] = fields(kind)  # type: ignore[arg-type]
-    if not isinstance(data, dict) or data.keys() != {one.name for one in names}:
-        raise ValueError(f"it has other fields than {kind.__name__}")
-    return kind(**{one.name: _value(one.type, data[one.name]) for one in names})
+    """Makes a dataclass of what a file says; of other releases, what both have.
+
+    Raises:
+        ValueError: it is anything else.
+    """
+    known: Sequence[Any] = fields(kind)  # type: ignore[arg-type]
+    needed = {one.name for one in known if one.default is one.default_factory is MISSING}
+    if not isinstance(data, dict) or not needed <= data.keys():
+        raise ValueError(f"it has not all fields of {kind.__name__}")
+    given = [one for one in known if one.name in data]
+    return kind(**{one.name: _value(one.type, data[one.name], one.name) for one in given})
 
 
-def _value(kind: str, value: Any) -> Any:
+def _value(kind: str, value: Any, name: str) -> Any:
+    """A figure that is what it must be. Raises ValueError for anything else."""
+    if kind.endswith(" | None") and value is None:
+        return None
+    kind = kind.removesuffix(" | None")
     if kind == "str" and isinstance(value, str):
         return "".join(c if c.isprintable() else "\ufffd" for c in value[:_MOST_TEXT])
     if kind == "int" and type(value) is int and 0 <= value < 1 << 64:
         return value
-    if kind == "float" and type(value) in {int, float} and math.isfinite(value) and value >= 0:
-        return float(value)
-    if kind.startswith("list") and isinstance(value, list):
+    if kind == "float" and type(value) in {int, float} and math.isfinite(value):
+        if value >= 0 or name == "loss":
+            return float(value)
+    elif (kind == "bool" and isinstance(value, bool)) or (
+        kind.startswith("list") and isinstance(value, list)
+    ):
         return value
     raise ValueError(f"{str(value)[:40]!r} is no {kind}")

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from penstock.card.names import TCP
 from penstock.model import PenstockError, parse_duration_ns
+from penstock.model.address import read_address
 from penstock.policy.document import Document, Problem, parse, read_text
 from penstock.policy.validation import InvalidError, validated
+from penstock.training.data import Data, problems_of
+from penstock.training.keys import Name, Strict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,9 +23,7 @@ if TYPE_CHECKING:
 API_VERSION, KIND = "penstock.io/v1alpha1", "TrainJob"
 DEFAULT_PROJECT = "default"
 MOST_RESTARTS = 1000
-NAME = r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$"
 Split = Literal["weighted", "even"]
-Name = Annotated[str, StringConstraints(pattern=NAME)]
 
 
 def _duration(value: object) -> str:
@@ -43,6 +37,23 @@ def _address(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError(f"{text[:60]!r} is no address: write https://HOST/PATH")
+    return text
+
+
+def _below(text: str) -> str:
+    """A path in the folder where the program runs. Raises `ValueError`."""
+    path = PurePath(text)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise ValueError(f"{text[:60]!r} is not below the folder where the program runs")
+    return text
+
+
+def _listener(text: str) -> str:
+    """HOST:PORT. Raises `ValueError`."""
+    try:
+        read_address(text)
+    except PenstockError as error:
+        raise ValueError(str(error)) from None
     return text
 
 
@@ -65,21 +76,19 @@ def _card(value: object) -> str:
 
 Duration = Annotated[str, BeforeValidator(_duration)]
 Address = Annotated[str, AfterValidator(_address)]
+Below = Annotated[str, AfterValidator(_below)]
+Listener = Annotated[str, AfterValidator(_listener)]
 Card = Annotated[str, BeforeValidator(_card)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-
-class Metadata(_Strict):
+class Metadata(Strict):
     """Which project the job belongs to, and what its run is called."""
 
     project: Name = DEFAULT_PROJECT
     name: Name | None = None
 
 
-class Pool(_Strict):
+class Pool(Strict):
     """What the job claims of the compute pool."""
 
     tflops: str | float
@@ -89,12 +98,16 @@ class Pool(_Strict):
     wait: str | None = None
 
 
-class Spec(_Strict):
+class Spec(Strict):
     """What is run, and on what."""
 
     command: list[str] = Field(min_length=1)
     folder: str | None = Field(None, description="where it runs (default: the document's folder)")
     environment: dict[str, str] = Field(default_factory=dict)
+    data: Data | None = None
+    outputs: list[Below] = Field(
+        default_factory=list, description="files or folders that the run keeps, if it succeeds"
+    )
     cards: list[Card] | None = Field(None, min_length=1)
     credentials: str | None = Field(None, description="a folder, for cards at tcp:HOST:PORT")
     pool: Pool | None = None
@@ -102,6 +115,9 @@ class Spec(_Strict):
     restarts: int = Field(0, ge=0, le=MOST_RESTARTS)
     webhook: Address | None = Field(
         None, description="gets a POST when a card is lost or the program fails"
+    )
+    metrics: Listener | None = Field(
+        None, description="HOST:PORT where the run serves metrics to Prometheus"
     )
     grace: Duration = Field("10s", description="from the order to stop until it is killed")
 
@@ -135,7 +151,7 @@ class Spec(_Strict):
         return ",".join(even[one] if self.split == "even" else one for one in self.cards)
 
 
-class TrainJob(_Strict):
+class TrainJob(Strict):
     """A training job."""
 
     api_version: Literal["penstock.io/v1alpha1"] = Field(alias="apiVersion")
@@ -189,6 +205,14 @@ def checked(document: Document, file: str) -> TrainJob:
         text = f"a job is a mapping that begins with apiVersion: {API_VERSION}"
         raise JobError([Problem(file, document.position(()), (), text)])
     try:
-        return validated(document, file, TrainJob, _EXAMPLES)
+        job = validated(document, file, TrainJob, _EXAMPLES)
     except InvalidError as error:
         raise JobError(error.problems) from None
+    found = problems_of(job.spec.data) if job.spec.data is not None else ()
+    problems = []
+    for place, text in found:
+        path = ("spec", "data", *place)
+        problems.append(Problem(file, document.position(path), path, text))
+    if problems:
+        raise JobError(problems)
+    return job

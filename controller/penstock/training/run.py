@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +24,14 @@ from pydantic import TypeAdapter
 from penstock.card.credentials import Credentials
 from penstock.card.published import started_ticks
 from penstock.model import PenstockError, nearest
-from penstock.training.document import NAME, TrainJob
+from penstock.training.document import TrainJob
+from penstock.training.keys import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VARIABLE = "PENSTOCK_TRAIN_DIR"
-ACTIVE = {"starting", "running", "restarting", "stopping"}
+ACTIVE = {"starting", "preparing", "running", "restarting", "stopping"}
 OVER = {"succeeded", "failed", "stopped"}  # also the last events of such runs
 _RUN = "run"  # begins the names of runs that got none
 
@@ -40,14 +41,17 @@ class State:
     """How a run is.
 
     Attributes:
-        phase: "starting", "running", "restarting", "stopping", "succeeded", "failed", "stopped";
-            for a run whose supervisor has gone "unwatched" (the program goes on) or "lost".
+        phase: "starting", "preparing", "running", "restarting", "stopping", "succeeded", "failed",
+            "stopped"; for a run whose supervisor has gone "unwatched" (the program goes on) or
+            "lost".
         attempt: How often the program was started.
         pid: Of the program; 0: it does not run.
         ticks: When that process began, as /proc says it.
         code: The program's exit code, negative for a signal; None: it has none yet.
         reason: Why it is so, in words.
         began_s, ended_s: Seconds since 1970; 0: not yet.
+        steps: Of the data's preparation: by name "waiting", "running", "done", "done before",
+            "failed".
     """
 
     phase: str
@@ -58,6 +62,7 @@ class State:
     reason: str = ""
     began_s: float = 0.0
     ended_s: float = 0.0
+    steps: dict[str, str] = field(default_factory=dict)
 
     def program_runs(self) -> bool:
         """Whether the program's process is still there."""
@@ -129,7 +134,7 @@ class Run:
 
     def write_state(self, state: State) -> None:
         """Keeps how it is, at once or not at all. Raises `OSError`."""
-        _write(self.folder / "state.json", asdict(state))
+        write_json(self.folder / "state.json", asdict(state))
 
     def add_event(self, event: str, text: str) -> None:
         """Notes what happened; on a full disk it is not noted."""
@@ -221,7 +226,7 @@ def create(job: TrainJob) -> Run:
         with tempfile.TemporaryDirectory(prefix=".new-", dir=project) as folder:
             made = Run(Path(folder) / "run")
             made.folder.mkdir(mode=0o700)
-            _write(made.folder / "job.json", job.plain())
+            write_json(made.folder / "job.json", job.plain())
             made.write_state(State("starting", began_s=time.time()))
             return _named(made, project, job.metadata.name)
     except OSError as error:
@@ -286,7 +291,8 @@ def find(text: str) -> Run:
     )  # fmt: skip
 
 
-def _write(file: Path, value: dict[str, Any]) -> None:
+def write_json(file: Path, value: dict[str, Any]) -> None:
+    """Replaces a file at once, or not at all. Raises `OSError`."""
     aside = file.with_suffix(".new")
     with aside.open("w") as stream:
         json.dump(value, stream, indent=1)

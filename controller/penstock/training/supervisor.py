@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.card.names import (
@@ -20,20 +20,29 @@ from penstock.card.names import (
     VARIABLE,
 )
 from penstock.card.published import started_ticks
-from penstock.model.names import MAX_TENANT_NAME
+from penstock.model import PenstockError
 from penstock.training.alarm import Alarm
+from penstock.training.curves import Curves
+from penstock.training.names import application_name
+from penstock.training.outputs import keep_outputs
+from penstock.training.preparation import Preparation, StepError
+from penstock.training.process import (
+    NOT_FOUND,
+    NOT_STARTED,
+    end_group,
+    kill_group,
+    why_ended,
+    why_not_started,
+)
 from penstock.training.run import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.training.document import Spec
     from penstock.training.run import Run
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0  # before the program is started again
+OUTPUTS_MISSING = 1  # exit code of a run whose program ended well, without all outputs
 ATTEMPT_VARIABLE = "PENSTOCK_TRAIN_ATTEMPT"
-LOOKS_S = 0.05
-NOT_FOUND, NOT_STARTED = 127, 126  # exit codes, as a shell's
 
 
 class Supervisor:
@@ -47,18 +56,27 @@ class Supervisor:
         self._spec = run.job().spec
         self._state = State("starting", began_s=time.time())
         self._why = ""  # the program could not be started
+        self._preparation: Preparation | None = None
         self._is_stopped = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> State:
         """Runs the program until it succeeds, fails for good, or is stopped; how it ended."""
-        if self._spec.webhook is None:
+        with contextlib.ExitStack() as beside:
+            if self._spec.metrics is not None:
+                from penstock.training.metrics import MetricsPage
+
+                try:
+                    page = MetricsPage(self._run, lambda: self._state, self._spec.metrics)
+                except PenstockError as error:  # it was free when the run was made
+                    self._note("not-started", str(error))
+                    return self._end("failed", NOT_STARTED, str(error))
+                beside.enter_context(contextlib.closing(page))
+            if self._spec.webhook is not None:
+                alarm = Alarm(self._run, self._spec.webhook)
+                beside.enter_context(contextlib.closing(alarm))
+            beside.enter_context(contextlib.closing(Curves(self._run, lambda: self._state)))
             return self._run_to_its_end()
-        alarm = Alarm(self._run, self._spec.webhook)
-        try:
-            return self._run_to_its_end()
-        finally:
-            alarm.close()
 
     def _run_to_its_end(self) -> State:
         while True:
@@ -66,7 +84,7 @@ class Supervisor:
             if self._is_stopped.is_set():
                 return self._end("stopped", code, "it was told to stop")
             if code == 0:
-                return self._end("succeeded", code, "")
+                return self._end_well()
             reason = self._why or why_ended(code)
             left = self._spec.restarts + 1 - self._state.attempt
             if left <= 0 or code in {NOT_FOUND, NOT_STARTED}:
@@ -79,6 +97,16 @@ class Supervisor:
             if self._is_stopped.is_set():
                 return self._end("stopped", code, "it was told to stop")
 
+    def _end_well(self) -> State:
+        """Keeps what the job says of what the program has made."""
+        if self._spec.outputs:
+            self._set(pid=0, ticks=0, reason="its outputs are copied")
+            try:
+                keep_outputs(self._run, Path(self._spec.folder or "."), self._spec.outputs)
+            except PenstockError as error:
+                return self._end("failed", OUTPUTS_MISSING, str(error))
+        return self._end("succeeded", 0, "")
+
     def stop(self) -> None:
         """Ends the program, with its children, and does not start it again."""
         if self._is_stopped.is_set():
@@ -88,9 +116,36 @@ class Supervisor:
         threading.Thread(target=self._end_program, daemon=True).start()
 
     def _attempt(self) -> int:
-        """Runs the program once; its exit code, negative for a signal."""
-        attempt = self._state.attempt + 1
-        self._set(attempt=attempt)
+        """Prepares the data and runs the program, once; its exit code, negative for a signal."""
+        self._why = ""
+        self._set(attempt=self._state.attempt + 1)
+        return self._prepared() or self._executed(self._state.attempt)
+
+    def _prepared(self) -> int:
+        """Does what is still to do for the data; the exit code of a step that has failed, or 0."""
+        if self._spec.data is None:
+            return 0
+        self._preparation = Preparation(self._run, self._spec, self._set_steps)
+        if self._is_stopped.is_set():
+            self._preparation.stop()
+        try:
+            self._note("prepared", self._preparation.run())
+        except StepError as error:
+            if not self._is_stopped.is_set():
+                self._why = str(error)
+                self._note("prepare-failed", self._why)
+            return error.code
+        return 0
+
+    def _set_steps(self, steps: dict[str, str]) -> None:
+        running = [name for name, phase in steps.items() if phase == "running"]
+        done = sum(phase.startswith("done") for phase in steps.values())
+        words = f"{done} of {len(steps)} steps done"
+        reason = f"{', '.join(running)}; {words}" if running else words
+        self._set(phase="preparing", pid=0, ticks=0, code=None, reason=reason, steps=steps)
+
+    def _executed(self, attempt: int) -> int:
+        """Runs the program; its exit code."""
         try:
             with self._run.output.open("ab") as log:
                 self._process = subprocess.Popen(
@@ -99,20 +154,21 @@ class Supervisor:
                     stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
-            self._why = f"{self._spec.command[0]} cannot be started: {error.strerror}"
+            code, self._why = why_not_started(self._spec.command[0], error)
             self._note("not-started", self._why)
-            return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
+            return code
         pid = self._process.pid
         self._note("started", f"attempt {attempt}, pid {pid}")
         self._set(phase="running", pid=pid, ticks=started_ticks(pid) or 0, code=None, reason="")
         if self._is_stopped.is_set():  # it was told so before there was a program
             threading.Thread(target=self._end_program, daemon=True).start()
         code = self._process.wait()
-        with contextlib.suppress(ProcessLookupError):  # its children end with it
-            os.killpg(pid, signal.SIGKILL)
+        kill_group(pid)  # its children end with it
         return code
 
     def _end_program(self) -> None:
+        if self._preparation is not None:
+            self._preparation.stop()
         process = self._process
         if process is None:
             return
@@ -135,38 +191,12 @@ class Supervisor:
                   file=sys.stderr)  # fmt: skip
 
 
-def end_group(group: int, grace_s: float, has_ended: Callable[[], bool]) -> None:
-    """Ends a program and its children: SIGTERM, and after `grace_s` seconds at most SIGKILL."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(group, number)
-        deadline_s = time.monotonic() + grace_s
-        while not has_ended() and time.monotonic() < deadline_s:
-            time.sleep(LOOKS_S)
-
-
-def why_ended(code: int) -> str:
-    """An exit code in words; 0: it succeeded."""
-    if code >= 0:
-        return f"the program ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = str(-code)
-    return f"the program was ended by signal {name}"
-
-
 def command_of(spec: Spec, run: Run, attempt: int) -> list[str]:
-    """What is executed: the program, by `penstock run --tflops` if its cards are a pool's.
-
-    The pool's application has the run's name, if that is short enough, and a number of its own at
-    each attempt, because the former one may not be over yet.
-    """
+    """What is executed: the program, by `penstock run --tflops` if its cards are a pool's."""
     pool = spec.pool
     if pool is None:
         return list(spec.command)
-    name = f"{run.project}.{run.name}" + (f".{attempt}" if attempt > 1 else "")
-    options = {"--name": name if len(name) <= MAX_TENANT_NAME else None,
+    options = {"--name": application_name(run.project, run.name, attempt),
                "--tflops": pool.tflops, "--memory": pool.memory, "--kind": pool.kind,
                "--priority": pool.priority or None, "--wait": pool.wait}  # fmt: skip
     given = [f"{name}={value}" for name, value in options.items() if value not in {None, ""}]

@@ -43,11 +43,13 @@ class Journal:
 
     Attributes:
         size_bytes: The bytes of the frames.
+        snapshot_bytes: The bytes of the snapshot.
         position: How many frames there are.
     """
 
     def __init__(self) -> None:
         self.size_bytes = 0
+        self.snapshot_bytes = 0
         self._frames: list[Frame] = []
         self._buffers: dict[int, Content] = {}
         self._definitions: dict[int, Frame] = {}  # of operations, at the time of the snapshot
@@ -73,6 +75,7 @@ class Journal:
             self.size_bytes -= _size_bytes(bodies)
         del self._frames[:position]
         self._buffers = buffers
+        self.snapshot_bytes = sum(_size_bytes(one.parts or ()) for one in buffers.values())
 
     def replay(self) -> Iterator[Frame]:
         """All frames that give cards without anything what the program's cards have."""

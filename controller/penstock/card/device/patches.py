@@ -266,11 +266,23 @@ def _chosen(former: Callable[..., Any], own: Callable[..., Any]) -> Callable[...
 
 
 def _patch_backward() -> None:
-    """Counts steps, and raises errors of hooks which `place.register_guard` took out of the way."""
+    """Counts steps, sees the loss, and raises errors of hooks that are out of the way (`place`)."""
     former = torch.autograd.graph._engine_run_backward
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         steps.count += 1
+        begins = args[0]
+        # Not of torch.autograd.grad, whose gradients are a part of a loss.
+        if not kwargs.get("accumulate_grad") or not any(map(_is_on_cards, begins)):
+            return run(*args, **kwargs)
+        passes = module._session().passes
+        passes.backward(begins[0] if len(begins) == 1 else None)
+        try:
+            return run(*args, **kwargs)
+        finally:
+            passes.ended()
+
+    def run(*args: Any, **kwargs: Any) -> Any:
         try:
             return former(*args, **kwargs)
         except SystemError:
@@ -281,6 +293,13 @@ def _patch_backward() -> None:
 
     torch.autograd.graph._engine_run_backward = run_backward
     torch.autograd._engine_run_backward = run_backward
+
+
+def _is_on_cards(begin: Any) -> bool:
+    """Whether a backward pass begins at a tensor on the cards; a compiler's has no content."""
+    if not isinstance(begin, torch.Tensor) or not _is_own(begin.device):
+        return False
+    return hasattr(begin.untyped_storage(), "buffer")
 
 
 def _patch_optimizers() -> None:

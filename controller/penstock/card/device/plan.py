@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
+
 from penstock.card.device.stream import CALLS_AT_ONCE
 from penstock.card.device.tensors import new_tensor
 from penstock.card.layout import Partial
@@ -11,13 +13,14 @@ from penstock.card.layout import Partial
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import torch
-
     from penstock.card.device.buffer import Buffer
     from penstock.card.device.conversions import Loan, StandIn
     from penstock.card.device.costs import GatherCost
+    from penstock.card.device.passes import Division
     from penstock.card.device.session import Session
     from penstock.card.layout import Layout
+
+_is_grad_enabled = torch.is_grad_enabled
 
 
 class NewTensor(NamedTuple):
@@ -40,9 +43,11 @@ class Plan:
         results: For each result, in the order of the flattened return value: a new tensor, or the
             argument that it is, or None.
         after: The layouts of changed arguments: (argument, layout).
+        divisions: The arguments that are divided here, of which every card had all before.
     """
 
-    __slots__ = ("_gather", "_has_sums", "after", "before", "build", "loans", "number", "results")
+    __slots__ = ("_gather", "_has_more", "_has_sums", "after", "before", "build", "divisions",
+                 "loans", "number", "results")  # fmt: skip
 
     def __init__(
         self,
@@ -53,6 +58,7 @@ class Plan:
         after: Sequence[tuple[int, Layout]],
         build: Callable[[list[torch.Tensor | None]], object] | None,
         gather: GatherCost | None = None,
+        divisions: Sequence[Division] = (),
     ) -> None:
         """Takes the parts of a plan.
 
@@ -66,9 +72,11 @@ class Plan:
         self.after = after
         self.build = build
         self._gather = gather
+        self.divisions = divisions
         self._has_sums = any(
             type(one) is NewTensor and isinstance(one.layout, Partial) for one in results
         )
+        self._has_more = self._has_sums or bool(loans) or bool(divisions)
 
     def run(
         self,
@@ -104,14 +112,28 @@ class Plan:
                 made.append(None if result is None else new_tensor(*result, numbers))
         for index, layout in self.after:
             buffers[index].layout = layout
-        if self._has_sums or self.loans:
-            session.conversions.take_back(self.loans, buffers, lent)
-            session.reductions.note(made)
+        if self._has_more:
+            self._note(session, tensors, buffers, lent, made)
         stream.calls += 1
         stream.is_torn = False
         if stream.calls >= CALLS_AT_ONCE or not stream.is_noted:
             stream.appended()
         return made[0] if self.build is None else self.build(made)
+
+    def _note(
+        self,
+        session: Session,
+        tensors: list[torch.Tensor],
+        buffers: list[Buffer],
+        lent: Sequence[Buffer | StandIn],
+        made: list[torch.Tensor | None],
+    ) -> None:
+        """Takes back what was lent, and tells of sums and of batches that begin to be divided."""
+        if self._has_sums or self.loans:
+            session.conversions.take_back(self.loans, buffers, lent)
+            session.reductions.note(made)
+        if self.divisions and _is_grad_enabled():
+            session.passes.divide(self.number, self.divisions, tensors, buffers)
 
     def _prepare(
         self, session: Session, tensors: list[torch.Tensor], buffers: list[Buffer]

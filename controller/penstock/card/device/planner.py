@@ -16,6 +16,7 @@ from penstock.card.device.gathering import gather_cost
 from penstock.card.device.inference import infer
 from penstock.card.device.messages import Slots, operation_message
 from penstock.card.device.operand import Operand
+from penstock.card.device.passes import Division
 from penstock.card.device.plan import NewTensor, Plan
 from penstock.card.device.rules import rules_for
 from penstock.card.device.tensors import extent, shard_for
@@ -164,7 +165,8 @@ class Planner:
         number = self._stream.define(messages)
         gather = gather_cost(self.costs, signature, question, decision, layouts)
         build = signature.builder(result_count)
-        return Plan(number, results, before, loans, after, build, gather)
+        divisions = [] if is_split else _divisions(question, decision, layouts)
+        return Plan(number, results, before, loans, after, build, gather, divisions)
 
     def _decide(
         self, signature: Signature, question: Question, aliases: Sequence[int | None]
@@ -211,6 +213,15 @@ def _changes(
         if one.is_changed:
             after.append((one.index, layout))
     return before, loans, after
+
+
+def _divisions(question: Question, decision: Decision, layouts: Sequence[Layout]) -> list[Division]:
+    """The arguments that every card has whole and of which it takes its rows."""
+    return [
+        Division(one.index, use.dim, use.rows)
+        for one, use, layout in zip(question.operands, decision.uses, layouts, strict=True)
+        if isinstance(use, Cut) and layout is WHOLE and one.settled is WHOLE
+    ]
 
 
 def _check_overlap(targets: Iterable[torch.Tensor]) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import sys
 import threading
 import time
+from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.card import published, runtime_folder
 from penstock.card.device import steps
@@ -20,6 +22,7 @@ from penstock.card.published import MOST_COSTS, CardFigures, CostFigures, Progra
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
+    from penstock.card.device.passes import Passes
     from penstock.card.device.session import Session
     from penstock.card.link import CardLink, Reply
 
@@ -27,6 +30,7 @@ PERIOD_S = 1.0
 FIRST_S = 0.25
 _ANSWERS_WITHIN_S = 0.5  # a card answers between operations; if it does not, the last figures stay
 _MOST_COMMAND = 256  # characters
+_RATE_PERIODS = 10  # samples a second are those of so many periods: a step may take longer than one
 
 
 class _Watched:
@@ -57,6 +61,35 @@ class _Watched:
             self.answered_s = time.monotonic()
 
 
+class _Seen(NamedTuple):
+    """What was seen of a program's batches at a time."""
+
+    at_s: float
+    samples: tuple[int, ...]
+    unknown: int
+
+
+class _Batches:
+    """The rows of a program's batches, and how many it has a second."""
+
+    def __init__(self) -> None:
+        self._seen: deque[_Seen] = deque(maxlen=_RATE_PERIODS)
+
+    def see(self, passes: Passes, now_s: float) -> None:
+        """Takes what is known now."""
+        if self._seen and len(self._seen[-1].samples) != len(passes.samples):
+            self._seen.clear()  # the first batch, or other cards
+        self._seen.append(_Seen(now_s, passes.samples, passes.unknown))
+
+    def rates(self) -> tuple[float, ...] | None:
+        """Of each card; None: not all batches of the last seconds are known, or there were none."""
+        first, last = self._seen[0], self._seen[-1]
+        if not last.samples or last.unknown != first.unknown or last.at_s <= first.at_s:
+            return None
+        pairs = zip(first.samples, last.samples, strict=True)
+        return tuple((late - early) / (last.at_s - first.at_s) for early, late in pairs)
+
+
 class Publisher:
     """Asks the cards for their figures and writes them, in a thread of its own.
 
@@ -71,6 +104,7 @@ class Publisher:
         self._folder = -1
         self._first_steps = steps.count
         self._former = (self._began_s, steps.count, 0)
+        self._batches = _Batches()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-figures", daemon=True)
 
@@ -117,6 +151,11 @@ class Publisher:
         self._former = (now_s, steps.count, waited_ns)
         period_s = now_s - before_s
         waited_percent = (waited_ns - before_ns) / 1e7 / period_s
+        passes, recovery = self._session.passes, self._session.stream.recovery
+        passes.read_loss()
+        self._batches.see(passes, now_s)
+        rates = self._batches.rates()
+        is_finite = passes.loss is None or math.isfinite(passes.loss)
         return ProgramFigures(
             pid=self._pid,
             started_ticks=published.started_ticks(self._pid) or 0,
@@ -129,21 +168,34 @@ class Publisher:
             waited_s=waited_ns / 1e9,
             waited_percent=min(100.0, waited_percent),
             problem=problem,
+            loss=passes.loss if is_finite else None,
+            loss_step=max(0, passes.loss_step - self._first_steps),
+            is_loss_finite=is_finite,
+            samples=None if passes.unknown or not passes.total else passes.total,
+            samples_per_s=None if rates is None else sum(rates),
+            is_sharded=self._session.sharding.is_on,
+            copy_bytes=None if recovery is None else recovery.copy_bytes,
+            copy_age_s=None if recovery is None else now_s - recovery.copied_s,
             user=os.geteuid(),
-            cards=self._card_figures(now_s),
+            cards=self._card_figures(now_s, rates),
             costs=self._costs(),
         )
 
-    def _card_figures(self, now_s: float) -> list[CardFigures]:
+    def _card_figures(self, now_s: float, rates: tuple[float, ...] | None) -> list[CardFigures]:
         speeds = self._session.speeds
         if len(speeds) != len(self._cards):
             return []  # the program is just moving to other cards
         busy_ns = [one.last.busy_ns - one.former.busy_ns for one in self._cards]
-        return [
+        found = [
             _figures(f"{i} {card.link.worker}", card, speed, speed / sum(speeds),
                      busy / max(1, sum(busy_ns)), now_s)
             for i, (card, speed, busy) in enumerate(zip(self._cards, speeds, busy_ns, strict=True))
         ]  # fmt: skip
+        rows = self._session.passes.rows
+        for i, one in enumerate(found):
+            one.rows = rows[i] if rows is not None and len(rows) == len(found) else None
+            one.samples_per_s = rates[i] if rates is not None and len(rates) == len(found) else None
+        return found
 
     def _costs(self) -> list[CostFigures]:
         costs = sorted(
@@ -204,6 +256,8 @@ def _figures(
         peak_bytes=last.peak_bytes,
         total_bytes=last.total_bytes,
         age_s=age_s,
+        node=card.link.worker.node,
+        kind=card.link.worker.device,
         doing=str(card.link.progress) if age_s > PERIOD_S else "",
     )
 

@@ -53,7 +53,12 @@ def recovers() -> bool:
 
 
 class Recovery:
-    """The snapshots of a session, and what starts its cards again."""
+    """The snapshots of a session, and what starts its cards again.
+
+    Attributes:
+        copied_s: When the program's copy of what is on the cards was last made anew; before the
+            first snapshot, when the cards were started: it has what they were told since.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -61,13 +66,18 @@ class Recovery:
         self._is_complete = True  # the journal begins with cards that had nothing
         self._pending: _Snapshot | None = None
         self._next_s = 0.0  # a snapshot is due
-        self._latest_s = time.monotonic()
+        self._latest_s = self.copied_s = time.monotonic()
         self._losses = 0
         self._failures = 0  # of operations, before the snapshot
 
     def note(self, kind: Kind, bodies: Bodies) -> None:
         """Keeps a frame that changes what a card has, before it is sent."""
         self._journal.add(kind, bodies)
+
+    @property
+    def copy_bytes(self) -> int:
+        """What the program keeps: the last snapshot, and what the cards were told since."""
+        return self._journal.snapshot_bytes + self._journal.size_bytes
 
     def begin_anew(self) -> None:
         """The session has other cards, with all its buffers: only a snapshot says what is there."""
@@ -109,6 +119,7 @@ class Recovery:
         except CardError:
             return
         self._is_complete, self._losses = True, 0
+        self.copied_s = snapshot.began_s
         self._failures = snapshot.failures
 
     def replace_lost(self, lost: CardError) -> None:

@@ -15,6 +15,7 @@ from penstock.card.device.conversions import Conversions
 from penstock.card.device.known import Known
 from penstock.card.device.move import contents, cut_anew, fill, parts_of
 from penstock.card.device.own_operations import OwnOperations
+from penstock.card.device.passes import Passes
 from penstock.card.device.planner import Planner
 from penstock.card.device.recovery import Recovery, recovers
 from penstock.card.device.reductions import Reductions
@@ -51,6 +52,7 @@ class Session:
         dynamic: The numbers of known operations whose results' shapes depend on data, likewise.
         sharding: Which parameters are kept in parts.
         balance: What adapts the cards' speeds.
+        passes: What is seen of the program's backward passes.
     """
 
     def __init__(self, cards: Cards) -> None:
@@ -65,6 +67,7 @@ class Session:
         self._begin_operations()
         self.sharding = Sharding(self)
         self.balance = Balance(self)
+        self.passes = Passes(self)
 
     def _forget_plans(self, plans: Collection[Plan]) -> None:
         self.stream.forget([one.number for one in plans])

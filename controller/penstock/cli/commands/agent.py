@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.address import read_address
 from penstock.cli.commands import install, leave_pool
 from penstock.cli.log import log_as
 from penstock.cli.options import Simulate, StateDir
 from penstock.cli.pool_options import host_for_others, pool_endpoint, pool_options
+from penstock.model.address import read_address
 from penstock.model.terms import DEFAULT_STEP
 
 if TYPE_CHECKING:

@@ -97,13 +97,9 @@ def serve(
     """
     from penstock.cli.say import say
     from penstock.model import PenstockError
+    from penstock.model.address import read_address
 
-    host, colon, port = listen.rpartition(":")
-    if not (host and colon and port.isascii() and port.isdecimal() and int(port) < 1 << 16):
-        raise PenstockError(
-            f"invalid address for --listen: {listen[:60]!r}",
-            "it must be HOST:PORT, with a port from 0 (any) to 65535", "write --listen 0.0.0.0:7700"
-        )  # fmt: skip
+    host, port = read_address(listen)
     try:
         from penstock.card.serving import serve_card
     except ImportError as error:
@@ -111,7 +107,7 @@ def serve(
             "cards need PyTorch", str(error), "install it with pip install 'penstock[torch]'"
         ) from error
     with contextlib.suppress(KeyboardInterrupt):
-        serve_card(card, host.strip("[]"), int(port), credentials, say)
+        serve_card(card, host, port, credentials, say)
 
 
 @app.command("credentials")

@@ -147,7 +147,6 @@ async def _admit(
     schedulers: tuple[str, str],
     floor: Settings,
 ) -> None:
-    from penstock.cli.address import read_address
     from penstock.cli.log import log_as
     from penstock.kube.objects import http_server as serving
     from penstock.kube.objects.api_client import Api
@@ -156,6 +155,7 @@ async def _admit(
     from penstock.kube.webhook.publish import Publisher
     from penstock.kube.webhook.review_context import ReviewContext
     from penstock.kube.webhook.webhook_server import Shown, app
+    from penstock.model.address import read_address
 
     log = log_as("penstock kube admit")
     kubeconfig, qps = server

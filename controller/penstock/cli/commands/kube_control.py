@@ -43,10 +43,10 @@ def control(
     """
     import asyncio
 
-    from penstock.cli.address import read_address
     from penstock.cli.log import log_as
     from penstock.kube.controller.controller import Sources
     from penstock.kube.controller.controller_process import serve
+    from penstock.model.address import read_address
 
     log = log_as("penstock kube control")
     sources = Sources(pod_use, qps_pages)

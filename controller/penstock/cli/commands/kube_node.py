@@ -70,10 +70,10 @@ def node(
     """
     import asyncio
 
-    from penstock.cli.address import read_address
     from penstock.cli.log import log_as
     from penstock.kube.kubelet.node_process import Options, serve
     from penstock.model import PenstockError, parse_duration_ns
+    from penstock.model.address import read_address
     from penstock.node.tenants.state import State, default_directory
 
     try:

@@ -99,11 +99,11 @@ async def _place(
 ) -> None:
     import contextlib
 
-    from penstock.cli.address import read_address
     from penstock.cli.log import log_as
     from penstock.kube.extender.extender import Extender
     from penstock.kube.objects import http_server as serving
     from penstock.kube.objects.api_client import Api
+    from penstock.model.address import read_address
 
     log = log_as("penstock kube place")
     kubeconfig, qps = server

@@ -27,6 +27,7 @@ LOOKS_S = 0.1
 STARTS_WITHIN_S = 30.0
 MOST_EVENTS = 20  # of a run, in its status
 NO_TIME = "-"
+GRAPHS = ("table", "json", "dot")  # how a graph is printed
 
 app = typer.Typer(
     help="Train programs that were written for one device on unlike cards.", no_args_is_help=True
@@ -80,6 +81,10 @@ def run(
             help="An address that gets a POST when a card is lost or the program fails.",
         ),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where the run serves metrics to Prometheus."),
+    ] = None,
     project: Annotated[str, typer.Option(metavar="NAME", help="Project of the run.")] = "default",
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the run (default: run-NUMBER).")
@@ -95,15 +100,14 @@ def run(
     card that is lost comes back, and the program goes on. The exit code is the program's, or 128+n
     if signal n ended it.
     """
-    from penstock.training.run import create
-
     check_command(command)
     pool = {"tflops": tflops, "memory": memory, "kind": kind, "priority": priority, "wait": wait}
     spec = {"command": command, "split": split, "restarts": restarts, "webhook": webhook,
-            "credentials": str(credentials.absolute()) if credentials else None}  # fmt: skip
+            "credentials": str(credentials.absolute()) if credentials else None,
+            "metrics": metrics}  # fmt: skip
     job = _job(spec, cards, pool if tflops else None, {"project": project, "name": name})
     _refuse_without_pool(tflops, memory, kind, priority, wait)
-    made = create(job)
+    made = _created(job)
     say(f"run {made} (penstock train status {made})")
     sys.exit(_shell_code(_supervised(made)))
 
@@ -153,6 +157,17 @@ def _job(
         problems = [f"{format_path(one.path[1:])}: {one.message}" for one in error.problems]
         text = "; ".join(one.removeprefix(": ") for one in problems)
         raise PenstockError("cannot train", text, "see penstock train run --help") from None
+
+
+def _created(job: TrainJob) -> Run:
+    """A new run of a job that can be started here. Raises `PenstockError`."""
+    from penstock.training.run import create
+
+    if job.spec.metrics is not None:
+        from penstock.training.metrics import check_address
+
+        check_address(job.spec.metrics)
+    return create(job)
 
 
 def _supervised(run: Run) -> State:
@@ -209,9 +224,8 @@ def submit(
     """
     from penstock.model import PenstockError
     from penstock.training.document import load_job
-    from penstock.training.run import create
 
-    run = create(load_job(file))
+    run = _created(load_job(file))
     with (run.folder / "supervisor.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "penstock", "train", "supervise", str(run)],
@@ -295,11 +309,12 @@ def _span(row: dict[str, Any]) -> str:
 @app.command()
 def status(name: RunName, output: OutputFormat = Output.table) -> None:
     """Show how a run is: its phase, its cards with their shares of the work, what happened."""
+    from penstock.training.figures import programs_of
     from penstock.training.run import find
 
     run = find(name)
     row = _row(run)
-    programs = _programs_of(row["pid"])
+    programs = programs_of(row["pid"])
     events = run.events()[-MOST_EVENTS:]
     if output is not Output.table:
         from dataclasses import asdict
@@ -315,6 +330,8 @@ def status(name: RunName, output: OutputFormat = Output.table) -> None:
     reason = f" ({row['reason']})" if row["reason"] else ""
     print(f"{row['run']}  {row['phase']}{reason}")
     print(f"{row['command']}\nattempt {row['attempt']}, for {_span(row)}, output in {run.output}")
+    if (kept := run.folder / "outputs").exists():
+        print(f"outputs in {kept}")
     if programs:
         from penstock.cli.render.card_screen import card_screen
         from penstock.cli.render.table import console
@@ -325,18 +342,46 @@ def status(name: RunName, output: OutputFormat = Output.table) -> None:
         print(f"{_clock(event.time)}  {event.event}  {event.text}")
 
 
-def _programs_of(pid: int) -> list[Any]:
-    """The programs with a virtual card in the session that a run's program leads."""
-    from penstock.card.published import read_all
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="RUN|FILE", help="A run, or a TrainJob as YAML.")],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", parser=one_of(GRAPHS), metavar="FORMAT", help="table, json or dot."
+        ),
+    ] = GRAPHS[0],
+) -> None:
+    """Show a job as a graph: its steps, its program, its cards and what each of them is told.
 
-    if not pid:
-        return []
-    found = []
-    for one in read_all()[0]:
-        with contextlib.suppress(ProcessLookupError):
-            if os.getsid(one.pid) == pid:
-                found.append(one)
-    return found
+    Of a file, what would be; of a run, what is now.
+    """
+    from penstock.training.document import load_job
+    from penstock.training.figures import programs_of
+    from penstock.training.graph import graph_of_job, graph_of_run
+    from penstock.training.run import find
+
+    if Path(name).is_file():
+        graph = graph_of_job(load_job(Path(name)))
+    else:
+        run = find(name)
+        state = run.state()
+        graph = graph_of_run(run, state, programs_of(state.pid))
+    if output == "json":
+        from dataclasses import asdict
+
+        from penstock.cli.render.output import print_data
+
+        print_data(asdict(graph), Output.json)
+        return
+    from penstock.cli.render.job_graph import job_dot, job_tree
+
+    if output == "dot":
+        print(job_dot(graph))
+    else:
+        from penstock.cli.render.table import console
+
+        console().print(job_tree(graph), soft_wrap=True)
 
 
 @app.command()
@@ -344,11 +389,12 @@ def top(name: RunName) -> None:
     """Show what the cards of a run do, live, as penstock card top. q quits."""
     from penstock.cli.commands import card
     from penstock.model import PenstockError
+    from penstock.training.figures import programs_of
     from penstock.training.run import find
 
     run = find(name)
     state = run.state()
-    programs = _programs_of(state.pid)
+    programs = programs_of(state.pid)
     if not programs:
         raise PenstockError(
             f"run {run} has no cards now", f"it is {state.phase}", "see penstock train status"
@@ -399,7 +445,7 @@ def _end_unwatched(run: Run, state: State) -> None:
     """Ends a program whose supervisor is gone."""
     import dataclasses
 
-    from penstock.training.supervisor import end_group
+    from penstock.training.process import end_group
 
     lock = run.lock()
     end_group(state.pid, run.job().spec.grace_s, lambda: not state.program_runs())
@@ -413,7 +459,7 @@ def _end_unwatched(run: Run, state: State) -> None:
 def rm(
     names: Annotated[list[str], typer.Argument(metavar="RUN…", help="Runs that are over.")],
 ) -> None:
-    """Remove runs with all that they have printed."""
+    """Remove runs with all that they have printed and kept."""
     from penstock.training.run import find
 
     for run in dict.fromkeys(find(name) for name in names):

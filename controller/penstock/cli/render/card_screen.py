@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 NARROW_COLUMNS = 110  # below this width, bytes moved are left out
 OLD_S = 2.5
 COSTS = 8  # shown of a program
+UNKNOWN = "-"
 WORDS = {
     "gather": "gathers", "download": "downloads", "data-dependent": "data-dependent",
     "new plans": "new plans",
@@ -44,7 +45,7 @@ def card_screen(
         parts.append(Text("no program uses a virtual card", style="dim"))
     rooms = COSTS
     if height is not None and programs:
-        taken = len(parts) + len(problems) + sum(len(one.cards) + 5 for one in programs)
+        taken = len(parts) + len(problems) + sum(len(one.cards) + 6 for one in programs)
         rooms = min(COSTS, max(1, (height - taken) // len(programs)))
     for one in programs:
         parts += [_head(one, width), _cards(one.cards, width)]
@@ -59,9 +60,22 @@ def _head(one: ProgramFigures, width: int) -> Text:
     text.truncate(max(20, width - 70), overflow="ellipsis")
     return text.append(
         f"   {one.running_s:.0f} s, {one.steps} backward passes ({one.steps_per_s:.1f}/s), "
-        f"{one.operations_per_s:,.0f} operations/s, waits {one.waited_percent:.0f} %",
+        f"{one.operations_per_s:,.0f} operations/s, waits {one.waited_percent:.0f} %"
+        f"\n  loss {loss_text(one)}, {rate_text(one.samples_per_s)} samples/s",
         style="not bold",
     )
+
+
+def loss_text(one: ProgramFigures) -> str:
+    """The last loss of a program; "-" if none is known."""
+    if one.loss is None:
+        return UNKNOWN if one.is_loss_finite else "no finite number"
+    return f"{one.loss:.5g}"
+
+
+def rate_text(per_s: float | None) -> str:
+    """How many a second; "-" if it is not known."""
+    return UNKNOWN if per_s is None else f"{per_s:,.1f}"
 
 
 def _remarks(one: ProgramFigures) -> list[str]:
@@ -80,7 +94,7 @@ def _cards(cards: Sequence[CardFigures], width: int) -> Table:
     table.add_column("SHARE", justify="right", no_wrap=True)
     table.add_column("WORK", justify="right", no_wrap=True)
     table.add_column("", ratio=1, min_width=4)
-    for heading in ("BUSY", "CARDS", "PROGRAM"):
+    for heading in ("SAMPLES/S", "BUSY", "CARDS", "PROGRAM"):
         table.add_column(heading, justify="right", no_wrap=True)
     moved = ("UP", "DOWN", "GATHERED", "SUMMED") if is_wide else ()
     for heading in (*moved, "MEMORY/PEAK"):
@@ -93,6 +107,7 @@ def _cards(cards: Sequence[CardFigures], width: int) -> Table:
             f"{100 * one.share:.0f} %",
             f"{100 * one.work:.0f} %",
             Bar(one.busy_percent / 100, (one.busy_percent + one.cards_percent) / 100),
+            rate_text(one.samples_per_s),
             *(f"{value:.0f} %" for value in
               (one.busy_percent, one.cards_percent, one.program_percent)),
             *(human_memory(value) for value in bytes_moved if is_wide),

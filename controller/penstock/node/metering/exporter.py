@@ -139,19 +139,19 @@ class Exporter(Collector):
             return
         snapshot, now_ns = self._look(), time.monotonic_ns()
         node = (self._node,)
-        yield from _families(metrics.AGENT, metrics.NODE, [(node, (snapshot, now_ns))])
+        yield from families(metrics.AGENT, metrics.NODE, [(node, (snapshot, now_ns))])
         yield self._loop_family()
-        yield from _families(
+        yield from families(
             metrics.DEVICES,
             metrics.DEVICE,
             [((*node, one.device_uuid), one) for one in snapshot.devices],
         )
         tenants = [((*node, *_labels(one.identity)), one) for one in snapshot.tenants]
-        yield from _families(metrics.TENANTS, metrics.TENANT, tenants)
-        yield from _families(
+        yield from families(metrics.TENANTS, metrics.TENANT, tenants)
+        yield from families(
             metrics.PAGES, metrics.TENANT, [(labels, (one, now_ns)) for labels, one in tenants]
         )
-        yield from _families(
+        yield from families(
             metrics.SHARES,
             metrics.SHARE,
             [
@@ -176,11 +176,12 @@ def _labels(who: Identity) -> tuple[str, ...]:
     return who.namespace, who.pod, who.container, who.tenant
 
 
-def _families(
+def families(
     described: Iterable[metrics.Metric[Of]],
     labels: tuple[str, ...],
     things: list[tuple[tuple[str, ...], Of]],
 ) -> Iterator[Family]:
+    """The metric families of a table, with a sample for each of `things`, labels first."""
     for metric in described:
         kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
         family = kind(metric.name, metric.help, labels=(*labels, *metric.more_labels))

@@ -60,7 +60,8 @@ LOOP = Histogram(
 )
 
 
-def _one(*labels: str) -> dict[tuple[str, ...], float]:
+def one(*labels: str) -> dict[tuple[str, ...], float]:
+    """The value of a metric that only has labels."""
     return {labels: 1.0}
 
 
@@ -75,7 +76,7 @@ def _seconds(duration_ns: int | None) -> float | None:
 AGENT: tuple[Metric[tuple[NodeSnapshot, int]], ...] = (
     Metric(
         "penstock_agent_info", "gauge", "", "Always 1; the label is the agent's release.",
-        lambda of: _one(of[0].version), ("version",),
+        lambda of: one(of[0].version), ("version",),
     ),
     Metric(
         "penstock_agent_start_time_seconds", "gauge", "seconds",
@@ -118,7 +119,7 @@ AGENT: tuple[Metric[tuple[NodeSnapshot, int]], ...] = (
 DEVICES: tuple[Metric[DeviceSnapshot], ...] = (
     Metric(
         "penstock_device_info", "gauge", "", "Always 1; the labels describe the device.",
-        lambda of: _one(of.name, str(of.simulated).lower()), ("model", "simulated"),
+        lambda of: one(of.name, str(of.simulated).lower()), ("model", "simulated"),
     ),
     Metric(
         "penstock_device_available", "gauge", "",
@@ -166,7 +167,7 @@ DEVICES: tuple[Metric[DeviceSnapshot], ...] = (
 TENANTS: tuple[Metric[TenantSnapshot], ...] = (
     Metric(
         "penstock_tenant_info", "gauge", "", "Always 1; the labels are user, policy and mode.",
-        lambda of: _one(of.identity.user, of.identity.policy, of.mode),
+        lambda of: one(of.identity.user, of.identity.policy, of.mode),
         ("user", "policy", "mode"),
     ),
     Metric(

@@ -1,8 +1,8 @@
-"""Parser for HOST:PORT addresses on the command line."""
+"""Parser for HOST:PORT addresses."""
 
 from __future__ import annotations
 
-from penstock.model import PenstockError
+from penstock.model.errors import PenstockError
 
 
 def read_address(text: str) -> tuple[str, int]:
