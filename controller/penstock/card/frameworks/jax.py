@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 UNKNOWN_VARIABLE = "PENSTOCK_CARD_JAX_UNKNOWN"  # what becomes of primitives without a rule
 FIRST_JAX, END_JAX = (0, 10), (0, 11)  # tested releases: from the first on, before the end
 MOST_CONSTANT = 1 << 22  # elements of a constant that is computed once and kept
-device = torch.device("penstock")  # tests compare the rules with JAX's on the CPU
+device = "penstock"  # tests compare the rules with JAX on the CPU, without cards
 
 _OWN_FILES = str(Path(jax.__file__).parent) + "/"
 _TYPES: dict[np.dtype[Any], torch.dtype] = {
@@ -630,7 +630,7 @@ def _binary(function: Callable[..., Any]) -> Callable[..., Any]:
     """Of two operands, each of which may be a number."""
 
     def compute(equation: Any, a: Any, b: Any) -> Any:
-        return function(_operand(a), _operand(b))
+        return function(_operand(a), _operand(b)).expand(equation.outvars[0].aval.shape)
 
     return compute
 
@@ -699,18 +699,23 @@ def _pow(equation: Any, x: Any, y: Any) -> _Tensor:
         raise _UnsupportedError("a power of whole numbers has no rule")
     if type(y) is _Tensor and not y.is_floating_point():
         y = y.to(_TYPES[equation.outvars[0].aval.dtype])
-    return torch.pow(_operand(x), _operand(y))
+    return torch.pow(_operand(x), _operand(y)).expand(equation.outvars[0].aval.shape)
 
 
 @_rule("div")
 def _div(equation: Any, a: Any, b: Any) -> _Tensor:
     if not _is_whole(equation):
-        return _tensor(a) / _operand(b)  # a number divided by a tensor rounds twice in torch
+        # A number divided by a tensor is rounded twice in torch.
+        return (_tensor(a) / _operand(b)).expand(equation.outvars[0].aval.shape)
     x, y = _tensor(a), _tensor(b)
     # As XLA has it: -1 for division by zero, and the lowest number divided by -1 is itself.
-    made = torch.div(x, torch.where((y == 0) | (y == -1), 1, y), rounding_mode="trunc")
-    return torch.where(y == 0, -1, torch.where(y == -1, -x, made) if made.dtype != torch.uint8
-                       else made)  # fmt: skip
+    made = torch.div(x, _safe_divisor(y), rounding_mode="trunc")
+    return torch.where(y == 0, -1, made if y.dtype == torch.uint8 else torch.where(y == -1, -x, made))
+
+
+def _safe_divisor(y: _Tensor) -> _Tensor:
+    """1 in place of what processors cannot divide by."""
+    return torch.where(y == 0 if y.dtype == torch.uint8 else (y == 0) | (y == -1), 1, y)
 
 
 @_rule("rem")
@@ -718,8 +723,23 @@ def _rem(equation: Any, a: Any, b: Any) -> _Tensor:
     x, y = _tensor(a), _tensor(b)
     if not _is_whole(equation):
         return torch.fmod(x, y)
-    made = torch.fmod(x, torch.where((y == 0) | (y == -1), 1, y))
+    made = torch.fmod(x, _safe_divisor(y))
     return torch.where(y == 0, x, made)
+
+
+@_rule("eq_to", "le_to", "lt_to")
+def _in_total_order(equation: Any, a: Any, b: Any) -> _Tensor:
+    function = getattr(torch, equation.primitive.name.removesuffix("_to"))
+    return function(_ordered(_tensor(a)), _ordered(_tensor(b)))
+
+
+def _ordered(x: _Tensor) -> _Tensor:
+    """Whole numbers in the order of all floats, from -NaN over -0 and 0 to NaN."""
+    if not x.is_floating_point():
+        return x
+    dtype = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    bits = x.contiguous().view(dtype)
+    return torch.where(bits < 0, bits ^ torch.iinfo(dtype).max, bits)
 
 
 @_rule("shift_left", "shift_right_arithmetic")
@@ -969,7 +989,7 @@ def _sort(equation: Any, *columns: Any) -> list[_Tensor]:
     order: _Tensor | None = None
     for key in reversed(columns[: equation.params["num_keys"]]):
         now = key if order is None else torch.gather(key, dim, order)
-        step = torch.sort(now, dim, stable=True)[1]
+        step = torch.sort(now, dim=dim, stable=True)[1]
         order = step if order is None else torch.gather(order, dim, step)
     return [torch.gather(one, dim, order) for one in columns]
 
@@ -977,7 +997,7 @@ def _sort(equation: Any, *columns: Any) -> list[_Tensor]:
 @_rule("top_k")
 def _top_k(equation: Any, x: _Tensor) -> list[_Tensor]:
     dim, count = int(equation.params["axis"]), int(equation.params["k"])
-    values, places = torch.sort(x, dim, descending=True, stable=True)
+    values, places = torch.sort(x, dim=dim, descending=True, stable=True)
     dtype = _TYPES[equation.outvars[1].aval.dtype]
     return [values.narrow(dim, 0, count), places.narrow(dim, 0, count).to(dtype)]
 
