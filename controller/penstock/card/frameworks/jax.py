@@ -35,6 +35,7 @@ import contextlib
 import math
 import operator
 import os
+import threading
 import warnings
 import weakref
 from pathlib import Path
@@ -47,8 +48,9 @@ from jax._src import array, core, distributed, dtypes, pjit, source_info_util
 from jax._src.interpreters import pxla
 from jax._src.lax.slicing import GatherScatterMode
 from jax._src.numpy import array_methods
+from jax._src.state.types import AbstractRef
 
-from penstock.card.device import module, steps
+from penstock.card.device import module, source_line, steps
 from penstock.card.device.warn import warn
 from penstock.card.names import PenstockCardWarning
 from penstock.model import PenstockError
@@ -68,7 +70,7 @@ _TYPES: dict[np.dtype[Any], torch.dtype] = {
 } | {np.dtype(dtypes.bfloat16): torch.bfloat16}  # fmt: skip
 _Tensor = torch.Tensor
 _former: Any = pjit._pjit_call_impl_python
-_is_computing_here = False  # JAX itself computes what it is given
+_thread = threading.local()  # .is_here: JAX itself computes what this thread gives to it
 
 
 # 1. The way into a program.
@@ -83,6 +85,7 @@ def install() -> None:
         raise RuntimeError(f"JAX {jax.__version__} is not among the releases that were tested "
                            f"({'.'.join(map(str, FIRST_JAX))}), so JAX computes on the CPU")  # fmt: skip
     jax.config.update("jax_platforms", "cpu")  # a GPU of this machine is one of the cards
+    source_line.leave_out(_OWN_FILES)
     pjit._pjit_call_impl_python = _executed
     _skip_first_shortcut()
     _register_array()
@@ -113,6 +116,7 @@ class CardArray(jax.Array):  # type: ignore[misc] # of JAX, which mypy does not 
     """An array of JAX that is on the cards; its value is fetched when the program looks at it."""
 
     __slots__ = ("_fetched", "_tensor", "aval")
+    __array_priority__ = array.ArrayImpl.__array_priority__  # NumPy's operators ask for it
 
     def __init__(self, tensor: _Tensor, aval: Any) -> None:
         self._tensor: _Tensor | None = tensor
@@ -248,7 +252,7 @@ def _executed(*args: Any, jaxpr: Any, donated_invars: Any, **more: Any) -> Any:
     source = jaxpr.debug_info.func_src_info or ""
     is_own = f" at {_OWN_FILES}" in source
     has_cards = any(type(one) is CardArray for one in args)
-    if _is_computing_here or (is_own and not has_cards):
+    if getattr(_thread, "is_here", False) or (is_own and not has_cards):
         return _former(*args, jaxpr=jaxpr, donated_invars=donated_invars, **more)
     if distributed.global_state.client is not None:
         raise _error("jax.distributed is of several processes", "this program runs once, on all "
@@ -257,11 +261,11 @@ def _executed(*args: Any, jaxpr: Any, donated_invars: Any, **more: Any) -> Any:
         plan = _plan(jaxpr)
         values = [_entered(*both) for both in zip(args, jaxpr.in_avals, strict=True)]
         for one, is_donated in zip(args, donated_invars, strict=True):
-            if is_donated and type(one) is CardArray:
+            if is_donated and type(one) is CardArray and not is_own:
                 one.delete()
         results = plan.run(values)
     except _UnsupportedError as error:
-        if is_own:
+        if is_own or os.environ.get(UNKNOWN_VARIABLE) == "cpu":
             here = [one.fetched() if type(one) is CardArray else one for one in args]
             return _former(*here, jaxpr=jaxpr, donated_invars=donated_invars, **more)
         raise _error(
@@ -272,8 +276,17 @@ def _executed(*args: Any, jaxpr: Any, donated_invars: Any, **more: Any) -> Any:
         ) from None
     if not is_own:
         _end_step()
+    if jax.config.jax_debug_nans:
+        _refuse_nan(results, source)
     left = [_left(*both) for both in zip(results, jaxpr.out_avals, strict=True)]
     return left, None, None, []
+
+
+def _refuse_nan(results: list[Any], source: str) -> None:
+    """What jax_debug_nans asks for. Raises `FloatingPointError`."""
+    tensors = [one for one in results if type(one) is _Tensor and one.is_floating_point()]
+    if any(bool(one.isnan().any()) for one in tensors):
+        raise FloatingPointError(f"invalid value (nan) encountered in {source}")
 
 
 def _error(what: str, why: str, fix: str) -> PenstockError:
@@ -281,7 +294,9 @@ def _error(what: str, why: str, fix: str) -> PenstockError:
 
 
 def _entered(value: Any, aval: Any) -> Any:
-    """An argument of a jitted function, where it is computed with."""
+    """An argument of a jitted function, where it is computed with. Raises `_UnsupportedError`."""
+    if isinstance(aval, AbstractRef):
+        raise _UnsupportedError("an array that changes (jax.new_ref) is none of the cards'")
     if type(value) is CardArray:
         return value.tensor() if aval.dtype in _TYPES else value.fetched()
     if not hasattr(value, "dtype") or value.dtype != aval.dtype:  # x64 is disabled
@@ -333,6 +348,8 @@ class _Plan:
 
     def __init__(self, closed: Any) -> None:
         own = closed.jaxpr
+        if any(isinstance(one.aval, AbstractRef) for one in own.constvars):
+            raise _UnsupportedError("an array that changes (jax.new_ref) is none of the cards'")
         self._inputs, self._outputs = own.invars, own.outvars
         pairs = zip(own.constvars, closed.consts, strict=True)
         self._constants: dict[Any, _Constant] = {
@@ -410,42 +427,68 @@ def _computation(equation: Any) -> Callable[..., Any]:
     name = equation.primitive.name
     if name in _CALLS:
         return _CALLS[name]
-    known = all(one.aval.dtype in _TYPES for one in [*equation.invars, *equation.outvars])
-    if name in _HERE or not known:
+    if name in _HERE:
         return _computed_here
-    return _computed
+    known = all(one.aval.dtype in _TYPES for one in [*equation.invars, *equation.outvars])
+    return _computed if known else _computed_for_its_type
 
 
 def _computed(equation: Any, values: list[Any]) -> list[Any]:
     """The results of an operation; on the cards if one of the operands is there."""
     if not any(type(one) is _Tensor for one in values):
         return _computed_here(equation, values)
-    rule = _RULES.get(equation.primitive.name)
     try:
-        if rule is None:
-            raise _UnsupportedError(f"JAX's primitive {equation.primitive.name!r} has no rule")
-        results = rule(equation, *values)
+        return _by_rule(equation, values)
     except _UnsupportedError as error:
-        return _instead(equation, values, error)
+        if os.environ.get(UNKNOWN_VARIABLE) != "cpu":
+            raise _UnsupportedError(f"{error}{_place(equation)}") from None
+        _warn_of_here(equation, str(error))
+    return _computed_here(equation, values)
+
+
+def _by_rule(equation: Any, values: list[Any]) -> list[Any]:
+    """The results of an operation's rule. Raises `_UnsupportedError`."""
+    name = equation.primitive.name
+    rule = _RULES.get(name)
+    if rule is None:
+        why = f" ({_REASONS[name]})" if name in _REASONS else ""
+        raise _UnsupportedError(f"JAX's primitive {name!r} has no rule{why}")
+    results = rule(equation, *values)
     results = list(results) if equation.primitive.multiple_results else [results]
     for one, value in zip(equation.outvars, results, strict=True):
         if tuple(value.shape) != one.aval.shape or value.dtype != _TYPES[one.aval.dtype]:
-            raise AssertionError(f"{equation.primitive.name} gave {value.dtype} of "
-                                 f"{tuple(value.shape)} for {one.aval.str_short()}")  # fmt: skip
+            raise _UnsupportedError(f"the rule of JAX's primitive {name!r} is wrong for this use: "
+                                    f"{value.dtype} of {tuple(value.shape)} is not "
+                                    f"{one.aval.str_short()}")  # fmt: skip
     return results
 
 
-def _instead(equation: Any, values: list[Any], error: _UnsupportedError) -> list[Any]:
-    """What becomes of an operation that the cards have not. Raises `_UnsupportedError`."""
-    where = source_info_util.summarize(equation.source_info)
-    text = f"{error} ({where})"
-    if os.environ.get(UNKNOWN_VARIABLE) != "cpu":
-        raise _UnsupportedError(text) from None
-    if text not in _warned:
-        _warned.add(text)
-        warnings.warn(f"slow on device penstock: {text}: it is computed in the program's process",
-                      PenstockCardWarning, stacklevel=2)  # fmt: skip
+_REASONS = {"shard_map": "it is of several devices, and this program has one: leave it out"}
+
+
+def _computed_for_its_type(equation: Any, values: list[Any]) -> list[Any]:
+    """The results of an operation on numbers that torch has not, by JAX in this process."""
+    if any(type(one) is _Tensor and one.ndim for one in values):
+        avals = [one.aval for one in (*equation.invars, *equation.outvars)]
+        kind = next(one.dtype for one in avals if one.dtype not in _TYPES)
+        _warn_of_here(equation, f"the cards have no numbers of type {kind}")
     return _computed_here(equation, values)
+
+
+def _place(equation: Any) -> str:
+    where = source_info_util.summarize(equation.source_info)
+    return f" at {where}" if where else ""
+
+
+def _warn_of_here(equation: Any, why: str) -> None:
+    """Warns, once for each place, that the program waits for the cards and computes itself."""
+    text = f"{equation.primitive.name}{_place(equation)} is computed in the program's process: {why}"
+    if text in _warned:
+        return
+    _warned.add(text)
+    line = source_line.source_line() or source_line.SourceLine("penstock.card", 0)
+    warnings.warn_explicit(f"slow on device penstock: {text}", PenstockCardWarning,
+                           line.file, line.number)  # fmt: skip
 
 
 _warned: set[str] = set()
@@ -465,12 +508,11 @@ def _computed_here(equation: Any, values: list[Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def _computing_here() -> Iterator[None]:
-    global _is_computing_here  # noqa: PLW0603 - jitted functions within a primitive ask it
-    former, _is_computing_here = _is_computing_here, True
+    former, _thread.is_here = getattr(_thread, "is_here", False), True
     try:
         yield
     finally:
-        _is_computing_here = former
+        _thread.is_here = former
 
 
 def _here(value: Any) -> Any:
