@@ -7,6 +7,8 @@ from tests.training.programs.jax_cases import CASES, flat
 
 from penstock.card.frameworks import jax as adapter
 
+pytestmark = pytest.mark.filterwarnings("ignore::penstock.card.PenstockCardWarning")
+
 
 @pytest.fixture(autouse=True)
 def without_cards(monkeypatch):

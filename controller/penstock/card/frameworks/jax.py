@@ -672,9 +672,15 @@ def _binary(function: Callable[..., Any]) -> Callable[..., Any]:
     """Of two operands, each of which may be a number."""
 
     def compute(equation: Any, a: Any, b: Any) -> Any:
-        return function(_operand(a), _operand(b)).expand(equation.outvars[0].aval.shape)
+        return _widened(equation, function(_operand(a), _operand(b)))
 
     return compute
+
+
+def _widened(equation: Any, made: _Tensor) -> _Tensor:
+    """A result in its full shape: what it was widened by may have been a number for torch."""
+    shape = equation.outvars[0].aval.shape
+    return made if made.shape == shape else made.expand(shape)
 
 
 def _of_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -741,14 +747,14 @@ def _pow(equation: Any, x: Any, y: Any) -> _Tensor:
         raise _UnsupportedError("a power of whole numbers has no rule")
     if type(y) is _Tensor and not y.is_floating_point():
         y = y.to(_TYPES[equation.outvars[0].aval.dtype])
-    return torch.pow(_operand(x), _operand(y)).expand(equation.outvars[0].aval.shape)
+    return _widened(equation, torch.pow(_operand(x), _operand(y)))
 
 
 @_rule("div")
 def _div(equation: Any, a: Any, b: Any) -> _Tensor:
     if not _is_whole(equation):
         # A number divided by a tensor is rounded twice in torch.
-        return (_tensor(a) / _operand(b)).expand(equation.outvars[0].aval.shape)
+        return _widened(equation, _tensor(a) / _operand(b))
     x, y = _tensor(a), _tensor(b)
     # As XLA has it: -1 for division by zero, and the lowest number divided by -1 is itself.
     made = torch.div(x, _safe_divisor(y), rounding_mode="trunc")
@@ -1052,7 +1058,8 @@ def _dot_general(equation: Any, a: Any, b: Any) -> _Tensor:
         raise _UnsupportedError("a product of matrices of whole numbers has no rule")
     x, y = _tensor(a), _tensor(b)
     work = torch.promote_types(torch.promote_types(x.dtype, y.dtype), dtype)
-    x, y = x.to(work), y.to(work)
+    if x.dtype != y.dtype or x.dtype != work:
+        x, y = x.to(work), y.to(work)
     (over_x, over_y), (batch_x, batch_y) = equation.params["dimension_numbers"]
     free_x = [i for i in range(x.ndim) if i not in {*over_x, *batch_x}]
     free_y = [i for i in range(y.ndim) if i not in {*over_y, *batch_y}]
@@ -1218,10 +1225,11 @@ def _places(
     flat, is_within = torch.zeros(batch, dtype=torch.int64, device=indices.device), None
     for column, dim in enumerate(numbers.start_index_map):
         index, most = indices[..., column].to(torch.int64), shape[dim] - sizes[dim]
+        clamped = index.clamp(0, most)
         if mode != GatherScatterMode.CLIP:
-            one = (index >= 0) & (index <= most)
+            one = clamped == index
             is_within = one if is_within is None else is_within & one
-        flat = flat + index.clamp(0, most) * steps_of[dim]
+        flat = flat + clamped * steps_of[dim]
     pairs = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
     for dim, of_indices in pairs:
         count = torch.arange(batch[of_indices], device=indices.device) * steps_of[dim]
@@ -1257,6 +1265,13 @@ def _is_along(indices: _Tensor, shape: Sequence[int], numbers: Any) -> bool:
     )
 
 
+def _clamped(places: _Tensor, room: int, mode: Any) -> tuple[_Tensor, _Tensor | None]:
+    """The indices of one dimension, all within it, and whether each one was."""
+    index = places[..., 0].to(torch.int64)
+    clamped = index.clamp(0, room - 1)
+    return clamped, None if mode == GatherScatterMode.CLIP else clamped == index
+
+
 class _Along:
     """The dimensions of an element of each row, in the order that torch's gather wants."""
 
@@ -1274,14 +1289,14 @@ def _gather(equation: Any, operand: Any, indices: Any) -> _Tensor:
     numbers, sizes = own["dimension_numbers"], own["slice_sizes"]
     x, places = _tensor(operand), _tensor(indices)
     mode = own["mode"]
+    if mode == GatherScatterMode.PROMISE_IN_BOUNDS:
+        mode = GatherScatterMode.CLIP  # as XLA does
     shape, batch = x.shape, places.shape[:-1]
     if math.prod(shape) == 0 or mode not in _MODES:
         raise _UnsupportedError(f"a gather of {tuple(shape)} with {mode} has no rule")
     if _is_of_rows(shape, sizes, numbers) or _is_along(places, shape, numbers):
         (dim,) = numbers.start_index_map
-        index = places[..., 0].to(torch.int64)
-        is_within = None if mode == GatherScatterMode.CLIP else (index >= 0) & (index < shape[dim])
-        index = index.clamp(0, shape[dim] - 1)
+        index, is_within = _clamped(places, shape[dim], mode)
         if _is_of_rows(shape, sizes, numbers):
             rows = torch.nn.functional.embedding(index.reshape(-1), x.reshape(shape[0], -1))
             made = rows.reshape(*batch, *shape[1:])
@@ -1294,7 +1309,7 @@ def _gather(equation: Any, operand: Any, indices: Any) -> _Tensor:
     else:
         flat, is_within = _places(shape, places, sizes, numbers, mode)
         made = x.reshape(-1).index_select(0, flat.reshape(-1)).reshape(flat.shape)
-    if mode == GatherScatterMode.FILL_OR_DROP and is_within is not None:
+    if is_within is not None:
         is_within = is_within.reshape(*batch, *[1] * (made.ndim - len(batch)))
         made = torch.where(is_within, made, _filler(x.dtype, own["fill_value"]))
     return made.permute(_mixed(made.ndim, numbers.offset_dims))
@@ -1378,9 +1393,7 @@ def _added(
     batch = places.ndim - 1
     if _is_of_rows(x.shape, sizes, numbers) or _is_along(places, x.shape, numbers):
         (dim,) = numbers.start_index_map
-        index, most = places[..., 0].to(torch.int64), x.shape[dim] - 1
-        is_within = None if mode == GatherScatterMode.CLIP else (index >= 0) & (index <= most)
-        index = index.clamp(0, most)
+        index, is_within = _clamped(places, x.shape[dim], mode)
     else:
         index, is_within = _places(x.shape, places, sizes, numbers, mode)
     if is_within is not None:
