@@ -909,10 +909,13 @@ def _tile(equation: Any, x: _Tensor) -> _Tensor:
 def _pad(equation: Any, x: Any, filler: Any) -> _Tensor:
     x = _tensor(x)
     lows, highs, insides = zip(*equation.params["padding_config"], strict=True) if x.ndim else 3 * [()]
-    is_number = type(filler) is not _Tensor
-    if is_number and not any(insides):
+    is_cut_within = all(size + min(low, 0) + min(high, 0) >= 0
+                        for size, low, high in zip(x.shape, lows, highs, strict=True))  # fmt: skip
+    if type(filler) is not _Tensor and not any(insides) and is_cut_within:
         flat = [int(size) for both in zip(reversed(lows), reversed(highs), strict=True) for size in both]
-        return torch.nn.functional.pad(x, flat, value=_number_of(filler))
+        number = _operand(filler)
+        value = _number(_here(number)) if isinstance(number, _Tensor) else number
+        return torch.nn.functional.pad(x, flat, value=value)
     shape = equation.outvars[0].aval.shape
     made = _tensor(filler).expand(shape).clone()
     to, of = [], []
@@ -926,11 +929,6 @@ def _pad(equation: Any, x: Any, filler: Any) -> _Tensor:
         to.append(slice(begin, max(begin + (count - 1) * step + 1, begin) if count else begin, step))
     made[tuple(to)] = x[tuple(of)]
     return made
-
-
-def _number_of(value: Any) -> float:
-    number = _operand(value)
-    return number if not isinstance(number, _Tensor) else _number(_here(value))
 
 
 @_rule("slice")
