@@ -54,7 +54,14 @@ def test_the_same_job_has_the_same_losses_in_torch_and_in_jax(optimizer):
 
 def test_a_jax_program_works_on_all_its_cards_and_goes_on_when_one_is_lost():
     expected = losses(plain(PROGRAMS / "mlp_jax.py"))
-    command = [sys.executable, "-W", "ignore", PROGRAMS / "split_all.py", PROGRAMS / "mlp_jax.py", "slowly"]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        PROGRAMS / "split_all.py",
+        PROGRAMS / "mlp_jax.py",
+        "slowly",
+    ]
     with subprocess.Popen(
         [sys.executable, "-m", "penstock", "train", "run", "--cards", CARDS, "--", *command],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -68,7 +75,9 @@ def test_a_jax_program_works_on_all_its_cards_and_goes_on_when_one_is_lost():
         assert process.wait(30) == 0, lines
     assert program["steps"] > 0
     assert min(work) > 0
-    np.testing.assert_allclose(losses("\n".join(map(str.strip, lines))), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        losses("\n".join(map(str.strip, lines))), expected, rtol=0, atol=1e-5
+    )
     assert [one.event for one in run.events()] == ["started", "card-lost", "succeeded"]
 
 
@@ -89,7 +98,9 @@ def of_cases(tmp_path_factory):
     plain(PROGRAMS / "jax_cases.py", expected)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENSTOCK_TRAIN_DIR", str(folder / "projects"))
-        on_cards(PROGRAMS / "split_all.py", PROGRAMS / "jax_cases.py", given, cards="cpu=1,cpu=2,cpu=4")
+        on_cards(
+            PROGRAMS / "split_all.py", PROGRAMS / "jax_cases.py", given, cards="cpu=1,cpu=2,cpu=4"
+        )
     return np.load(expected), np.load(given)
 
 

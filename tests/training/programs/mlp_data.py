@@ -1,5 +1,7 @@
 """What both programs learn: the same first weights and batches, whose sizes nothing divides."""
 
+from itertools import pairwise
+
 import numpy as np
 
 STEPS, SIZES = 100, (24, 96, 96, 6)
@@ -8,7 +10,7 @@ STEPS, SIZES = 100, (24, 96, 96, 6)
 def weights():
     numbers = np.random.RandomState(1)
     return [(numbers.randn(inner, outer).astype("f") / inner**0.5, np.zeros(outer, "f"))
-            for inner, outer in zip(SIZES[:-1], SIZES[1:], strict=True)]  # fmt: skip
+            for inner, outer in pairwise(SIZES)]  # fmt: skip
 
 
 def batches(count):

@@ -6,7 +6,6 @@ import time
 import jax
 import jax.numpy as jnp
 import optax
-
 from mlp_data import STEPS, batches, weights
 
 optimizer = optax.sgd(0.05, momentum=0.9) if "sgd" in sys.argv else optax.adam(0.002)

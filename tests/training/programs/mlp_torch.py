@@ -4,7 +4,6 @@ import sys
 
 import torch
 import torch.nn.functional as F
-
 from mlp_data import STEPS, batches, weights
 
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

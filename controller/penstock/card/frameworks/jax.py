@@ -45,10 +45,12 @@ import jax
 import numpy as np
 import torch
 from jax._src import array, core, distributed, dtypes, pjit, source_info_util
-from jax._src.interpreters import pxla
+from jax._src.interpreters import partial_eval, pxla
+from jax._src.lax import lax
 from jax._src.lax.slicing import GatherScatterMode
 from jax._src.numpy import array_methods
 from jax._src.state.types import AbstractRef
+from torch import Tensor
 
 from penstock.card.device import module, source_line, steps
 from penstock.card.device.warn import warn
@@ -64,11 +66,11 @@ MOST_CONSTANT = 1 << 22  # elements of a constant that is computed once and kept
 device = "penstock"  # tests compare the rules with JAX on the CPU, without cards
 
 _OWN_FILES = str(Path(jax.__file__).parent) + "/"
+_NAMES = ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "bool")
 _TYPES: dict[np.dtype[Any], torch.dtype] = {
-    np.dtype(name): getattr(torch, name)
-    for name in ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "bool")
-} | {np.dtype(dtypes.bfloat16): torch.bfloat16}  # fmt: skip
-_Tensor = torch.Tensor
+    np.dtype(dtypes.bfloat16): torch.bfloat16,
+    **{np.dtype(name): getattr(torch, name) for name in _NAMES},
+}
 _former: Any = pjit._pjit_call_impl_python
 _thread = threading.local()  # .is_here: JAX itself computes what this thread gives to it
 
@@ -82,8 +84,11 @@ def install() -> None:
     """
     release = tuple(map(int, jax.__version__.split(".")[:2]))
     if not FIRST_JAX <= release < END_JAX:
-        raise RuntimeError(f"JAX {jax.__version__} is not among the releases that were tested "
-                           f"({'.'.join(map(str, FIRST_JAX))}), so JAX computes on the CPU")  # fmt: skip
+        tested = ".".join(map(str, FIRST_JAX))
+        raise RuntimeError(
+            f"JAX {jax.__version__} is not among the releases that were tested ({tested}), so JAX "
+            "computes on the CPU"
+        )
     jax.config.update("jax_platforms", "cpu")  # a GPU of this machine is one of the cards
     source_line.leave_out(_OWN_FILES)
     pjit._pjit_call_impl_python = _executed
@@ -118,8 +123,8 @@ class CardArray(jax.Array):  # type: ignore[misc] # of JAX, which mypy does not 
     __slots__ = ("_fetched", "_tensor", "aval")
     __array_priority__ = array.ArrayImpl.__array_priority__  # NumPy's operators ask for it
 
-    def __init__(self, tensor: _Tensor, aval: Any) -> None:
-        self._tensor: _Tensor | None = tensor
+    def __init__(self, tensor: Tensor, aval: Any) -> None:
+        self._tensor: Tensor | None = tensor
         self._fetched: Any = None  # the same as an array of JAX on the CPU
         self.aval = aval
 
@@ -131,7 +136,7 @@ class CardArray(jax.Array):  # type: ignore[misc] # of JAX, which mypy does not 
     committed = property(lambda _: False)
     _value = property(lambda self: self.fetched()._value)
 
-    def tensor(self) -> _Tensor:
+    def tensor(self) -> Tensor:
         """The tensor on the cards. Raises `RuntimeError` if it was donated."""
         if self._tensor is None:
             raise RuntimeError(f"Array has been deleted with shape={self.aval.str_short()}.")
@@ -204,7 +209,7 @@ def _register_array() -> None:
     )
 
 
-def _fetched(tensor: _Tensor, dtype: Any) -> Any:
+def _fetched(tensor: Tensor, dtype: Any) -> Any:
     """A tensor's value as an array of NumPy; the program waits for the cards."""
     tensor = tensor.contiguous().cpu()
     if tensor.dtype == torch.bfloat16:
@@ -212,7 +217,7 @@ def _fetched(tensor: _Tensor, dtype: Any) -> Any:
     return tensor.numpy()
 
 
-def _sent(value: Any) -> _Tensor:
+def _sent(value: Any) -> Tensor:
     """An array of NumPy or JAX as a tensor on the cards."""
     own = np.ascontiguousarray(value).reshape(np.shape(value))  # the former makes one of 0 dims 1-d
     dtype = _TYPES[own.dtype]
@@ -223,10 +228,10 @@ def _sent(value: Any) -> _Tensor:
     return torch.from_numpy(own).view(dtype).to(device)
 
 
-_kept: dict[int, tuple[weakref.ref[Any], _Tensor]] = {}  # of JAX's arrays, which do not change
+_kept: dict[int, tuple[weakref.ref[Any], Tensor]] = {}  # of JAX's arrays, which do not change
 
 
-def _sent_once(value: Any) -> _Tensor:
+def _sent_once(value: Any) -> Tensor:
     """As `_sent`; an array of JAX is sent once as long as it lives."""
     if not isinstance(value, array.ArrayImpl):
         return _sent(value)
@@ -255,8 +260,10 @@ def _executed(*args: Any, jaxpr: Any, donated_invars: Any, **more: Any) -> Any:
     if getattr(_thread, "is_here", False) or (is_own and not has_cards):
         return _former(*args, jaxpr=jaxpr, donated_invars=donated_invars, **more)
     if distributed.global_state.client is not None:
-        raise _error("jax.distributed is of several processes", "this program runs once, on all "
-                     "its cards", "leave jax.distributed.initialize out")  # fmt: skip
+        raise PenstockError(
+            "jax.distributed is of several processes", "this program runs once, on all its cards",
+            "leave jax.distributed.initialize out",
+        )  # fmt: skip
     try:
         plan = _plan(jaxpr)
         values = [_entered(*both) for both in zip(args, jaxpr.in_avals, strict=True)]
@@ -268,7 +275,7 @@ def _executed(*args: Any, jaxpr: Any, donated_invars: Any, **more: Any) -> Any:
         if is_own or os.environ.get(UNKNOWN_VARIABLE) == "cpu":
             here = [one.fetched() if type(one) is CardArray else one for one in args]
             return _former(*here, jaxpr=jaxpr, donated_invars=donated_invars, **more)
-        raise _error(
+        raise PenstockError(
             f"the cards cannot compute {source.partition(' at ')[0] or 'a jitted function'}",
             str(error),
             f"write it differently, or set {UNKNOWN_VARIABLE}=cpu to have it computed in the "
@@ -284,13 +291,9 @@ def _executed(*args: Any, jaxpr: Any, donated_invars: Any, **more: Any) -> Any:
 
 def _refuse_nan(results: list[Any], source: str) -> None:
     """What jax_debug_nans asks for. Raises `FloatingPointError`."""
-    tensors = [one for one in results if type(one) is _Tensor and one.is_floating_point()]
+    tensors = [one for one in results if type(one) is Tensor and one.is_floating_point()]
     if any(bool(one.isnan().any()) for one in tensors):
         raise FloatingPointError(f"invalid value (nan) encountered in {source}")
-
-
-def _error(what: str, why: str, fix: str) -> PenstockError:
-    return PenstockError(what, why, fix)
 
 
 def _entered(value: Any, aval: Any) -> Any:
@@ -306,9 +309,13 @@ def _entered(value: Any, aval: Any) -> Any:
 
 def _left(value: Any, aval: Any) -> Any:
     """A result as the program gets it."""
-    if type(value) is not _Tensor:
+    if type(value) is not Tensor:
         own = _here(value)
-        return own if isinstance(own, jax.Array) else jax.numpy.asarray(own, aval.dtype)
+        if not isinstance(own, jax.Array):
+            own = jax.numpy.asarray(own, aval.dtype)
+        if getattr(own, "weak_type", False) == aval.weak_type:  # random keys have no such type
+            return own
+        return lax._convert_element_type(own, aval.dtype, weak_type=aval.weak_type)
     if value.untyped_storage().nbytes() > value.numel() * value.element_size():
         value = value.clone()  # a part must not keep the memory of the whole
     return CardArray(value, aval)
@@ -326,9 +333,9 @@ class _Constant:
 
     def __init__(self, value: Any) -> None:
         self.here = value
-        self._tensor: _Tensor | None = None
+        self._tensor: Tensor | None = None
 
-    def tensor(self) -> _Tensor:
+    def tensor(self) -> Tensor:
         """The value on the cards."""
         if self._tensor is None:
             self._tensor = _filled(self.here) if _is_uniform(self.here) else _sent(self.here)
@@ -356,9 +363,11 @@ class _Plan:
             one: _Constant(jax.numpy.asarray(value) if np.isscalar(value) else value)
             for one, value in pairs
         }
-        for one in [*own.outvars, *(one for equation in own.eqns for one in equation.invars)]:
-            if type(one) is core.Literal:
-                self._constants[id(one)] = _Constant(np.asarray(one.val, one.aval.dtype))
+        used = [*own.outvars, *(one for equation in own.eqns for one in equation.invars)]
+        self._constants |= {
+            id(one): _Constant(np.asarray(one.val, one.aval.dtype))
+            for one in used if type(one) is core.Literal
+        }  # fmt: skip
         self._steps = list(self._planned(own))
 
     def _planned(self, own: Any) -> Iterator[_Step]:
@@ -405,8 +414,7 @@ class _Plan:
             given = [values[self._key(one)] for one in equation.invars]
             results = compute(equation, given)
             del given
-            for one, value in zip(equation.outvars, results, strict=True):
-                values[one] = value
+            values.update(zip(equation.outvars, results, strict=True))
             del results
             for one in finished:
                 values.pop(one, None)
@@ -435,7 +443,7 @@ def _computation(equation: Any) -> Callable[..., Any]:
 
 def _computed(equation: Any, values: list[Any]) -> list[Any]:
     """The results of an operation; on the cards if one of the operands is there."""
-    if not any(type(one) is _Tensor for one in values):
+    if not any(type(one) is Tensor for one in values):
         return _computed_here(equation, values)
     try:
         return _by_rule(equation, values)
@@ -468,7 +476,7 @@ _REASONS = {"shard_map": "it is of several devices, and this program has one: le
 
 def _computed_for_its_type(equation: Any, values: list[Any]) -> list[Any]:
     """The results of an operation on numbers that torch has not, by JAX in this process."""
-    if any(type(one) is _Tensor and one.ndim for one in values):
+    if any(type(one) is Tensor and one.ndim for one in values):
         avals = [one.aval for one in (*equation.invars, *equation.outvars)]
         kind = next(one.dtype for one in avals if one.dtype not in _TYPES)
         _warn_of_here(equation, f"the cards have no numbers of type {kind}")
@@ -482,7 +490,8 @@ def _place(equation: Any) -> str:
 
 def _warn_of_here(equation: Any, why: str) -> None:
     """Warns, once for each place, that the program waits for the cards and computes itself."""
-    text = f"{equation.primitive.name}{_place(equation)} is computed in the program's process: {why}"
+    name = f"{equation.primitive.name}{_place(equation)}"
+    text = f"{name} is computed in the program's process: {why}"
     if text in _warned:
         return
     _warned.add(text)
@@ -497,9 +506,9 @@ _warned: set[str] = set()
 def _computed_here(equation: Any, values: list[Any]) -> list[Any]:
     """The results of an equation by JAX on the CPU."""
     own = [_here(one) for one in values]
-    if equation.primitive.name == "broadcast_in_dim" and np.ndim(own[0]) == 0:
-        if equation.outvars[0].aval.dtype in _TYPES:  # no memory, and one number for a card
-            return [np.broadcast_to(np.asarray(own[0]), equation.params["shape"])]
+    is_spread = equation.primitive.name == "broadcast_in_dim" and np.ndim(own[0]) == 0
+    if is_spread and equation.outvars[0].aval.dtype in _TYPES:  # no memory, one number for a card
+        return [np.broadcast_to(np.asarray(own[0]), equation.params["shape"])]
     with _computing_here(), equation.ctx.manager:
         more = equation.primitive.get_bind_params(equation.params)
         results = equation.primitive.bind(*own, **more)
@@ -519,7 +528,7 @@ def _here(value: Any) -> Any:
     """A value as JAX on the CPU takes it."""
     if type(value) is _Constant:
         return value.here
-    if type(value) is _Tensor:
+    if type(value) is Tensor:
         return _fetched(value, dtypes.bfloat16 if value.dtype == torch.bfloat16 else None)
     return value
 
@@ -535,7 +544,7 @@ def _number(value: Any) -> Any:
     return np.asarray(value).reshape(-1)[0].item()
 
 
-def _filled(value: Any) -> _Tensor:
+def _filled(value: Any) -> Tensor:
     """A tensor on the cards with one number everywhere."""
     first = np.asarray(value)
     made = torch.full((), _number(first.astype(np.float32) if first.dtype == dtypes.bfloat16
@@ -544,9 +553,9 @@ def _filled(value: Any) -> _Tensor:
     return made.expand(first.shape)
 
 
-def _tensor(value: Any) -> _Tensor:
+def _tensor(value: Any) -> Tensor:
     """A value as a tensor on the cards."""
-    if type(value) is _Tensor:
+    if type(value) is Tensor:
         return value
     if type(value) is _Constant:
         return value.tensor()
@@ -558,7 +567,7 @@ def _tensor(value: Any) -> _Tensor:
 
 def _operand(value: Any) -> Any:
     """A value as operations take it that allow numbers in place of tensors."""
-    if type(value) is _Tensor:
+    if type(value) is Tensor:
         return value
     own = value.here if type(value) is _Constant else value
     is_float = own.dtype == dtypes.bfloat16 or np.issubdtype(own.dtype, np.inexact)
@@ -569,13 +578,13 @@ def _operand(value: Any) -> Any:
 
 
 # 4a. Calls and loops: what has jaxprs within it.
-def _call(equation: Any, values: list[Any], jaxpr: Any = None) -> list[Any]:
+def _call(equation: Any, values: list[Any]) -> list[Any]:
     """Any primitive that computes one jaxpr, whatever it is derived by."""
     own = equation.params
-    jaxpr = jaxpr or own.get("call_jaxpr") or own["jaxpr"]
+    jaxpr = own.get("call_jaxpr") or own["jaxpr"]
     if not isinstance(jaxpr, core.ClosedJaxpr):
-        jaxpr = core.ClosedJaxpr(jaxpr, ())
-    if not any(type(one) is _Tensor for one in values):
+        jaxpr = partial_eval.close_jaxpr(jaxpr)
+    if not any(type(one) is Tensor for one in values):
         unknown = [one for one in equation.invars if one.aval.dtype not in _TYPES]
         if unknown:  # of random keys: JAX computes it as a whole
             return _computed_here(equation, values)
@@ -609,7 +618,7 @@ def _row(value: Any, i: int) -> Any:
 def _stacked(column: list[Any], aval: Any) -> Any:
     if not column:
         return np.zeros(aval.shape, aval.dtype)
-    if any(type(one) is _Tensor for one in column):
+    if any(type(one) is Tensor for one in column):
         return torch.stack([_tensor(one) for one in column])
     return jax.numpy.stack([_here(one) for one in column])
 
@@ -620,7 +629,7 @@ def _while(equation: Any, values: list[Any]) -> list[Any]:
     first, second = values[:of_condition], values[of_condition : of_condition + of_body]
     carry = values[of_condition + of_body :]
     condition, body = _plan(own["cond_jaxpr"]), _plan(own["body_jaxpr"])
-    while bool(np.all(_here(condition.run([*first, *carry])[0]))):
+    while bool(_here(condition.run([*first, *carry])[0])):
         carry = body.run([*second, *carry])
     return carry
 
@@ -631,7 +640,7 @@ def _cond(equation: Any, values: list[Any]) -> list[Any]:
     return _plan(branches[chosen]).run(values[1:])
 
 
-def _as_is(equation: Any, values: list[Any]) -> list[Any]:
+def _as_is(_: Any, values: list[Any]) -> list[Any]:
     return values
 
 
@@ -646,8 +655,8 @@ _CALLS: dict[str, Callable[..., list[Any]]] = {
 }  # fmt: skip
 _HERE = {  # JAX computes these in the program's process, whatever their operands are
     "random_seed", "random_bits", "random_split", "random_fold_in", "random_wrap", "random_unwrap",
-    "random_clone", "random_gamma", "threefry2x32", "debug_callback", "debug_print", "pure_callback",
-    "io_callback",
+    "random_clone", "random_gamma", "threefry2x32", "debug_callback", "debug_print",
+    "pure_callback", "io_callback",
 }  # fmt: skip
 _NO_CONSTANTS = {"debug_callback", "debug_print", "pure_callback", "io_callback"}
 
@@ -677,7 +686,7 @@ def _binary(function: Callable[..., Any]) -> Callable[..., Any]:
     return compute
 
 
-def _widened(equation: Any, made: _Tensor) -> _Tensor:
+def _widened(equation: Any, made: Tensor) -> Tensor:
     """A result in its full shape: what it was widened by may have been a number for torch."""
     shape = equation.outvars[0].aval.shape
     return made if made.shape == shape else made.expand(shape)
@@ -718,18 +727,18 @@ def _is_whole(equation: Any) -> bool:
 
 
 @_rule("sign")
-def _sign(_: Any, x: _Tensor) -> _Tensor:
+def _sign(_: Any, x: Tensor) -> Tensor:
     made = torch.sign(x)
     return torch.where(x.isnan() | (x == 0), x, made) if x.is_floating_point() else made
 
 
 @_rule("cbrt")
-def _cbrt(_: Any, x: _Tensor) -> _Tensor:
+def _cbrt(_: Any, x: Tensor) -> Tensor:
     return torch.copysign(x.abs().pow(1 / 3), x)
 
 
 @_rule("round")
-def _round(equation: Any, x: _Tensor) -> _Tensor:
+def _round(equation: Any, x: Tensor) -> Tensor:
     if int(equation.params["rounding_method"]) == 1:
         return torch.round(x)  # halves to even
     whole = torch.trunc(x)
@@ -737,37 +746,39 @@ def _round(equation: Any, x: _Tensor) -> _Tensor:
 
 
 @_rule("integer_pow")
-def _integer_pow(equation: Any, x: _Tensor) -> _Tensor:
+def _integer_pow(equation: Any, x: Tensor) -> Tensor:
     return torch.pow(x, int(equation.params["y"]))
 
 
 @_rule("pow")
-def _pow(equation: Any, x: Any, y: Any) -> _Tensor:
+def _pow(equation: Any, x: Any, y: Any) -> Tensor:
     if _is_whole(equation):
         raise _UnsupportedError("a power of whole numbers has no rule")
-    if type(y) is _Tensor and not y.is_floating_point():
+    if type(y) is Tensor and not y.is_floating_point():
         y = y.to(_TYPES[equation.outvars[0].aval.dtype])
     return _widened(equation, torch.pow(_operand(x), _operand(y)))
 
 
 @_rule("div")
-def _div(equation: Any, a: Any, b: Any) -> _Tensor:
+def _div(equation: Any, a: Any, b: Any) -> Tensor:
     if not _is_whole(equation):
         # A number divided by a tensor is rounded twice in torch.
         return _widened(equation, _tensor(a) / _operand(b))
     x, y = _tensor(a), _tensor(b)
     # As XLA has it: -1 for division by zero, and the lowest number divided by -1 is itself.
     made = torch.div(x, _safe_divisor(y), rounding_mode="trunc")
-    return torch.where(y == 0, -1, made if y.dtype == torch.uint8 else torch.where(y == -1, -x, made))
+    if y.dtype != torch.uint8:
+        made = torch.where(y == -1, -x, made)
+    return torch.where(y == 0, -1, made)
 
 
-def _safe_divisor(y: _Tensor) -> _Tensor:
+def _safe_divisor(y: Tensor) -> Tensor:
     """1 in place of what processors cannot divide by."""
     return torch.where(y == 0 if y.dtype == torch.uint8 else (y == 0) | (y == -1), 1, y)
 
 
 @_rule("rem")
-def _rem(equation: Any, a: Any, b: Any) -> _Tensor:
+def _rem(equation: Any, a: Any, b: Any) -> Tensor:
     x, y = _tensor(a), _tensor(b)
     if not _is_whole(equation):
         return torch.fmod(x, y)
@@ -776,12 +787,12 @@ def _rem(equation: Any, a: Any, b: Any) -> _Tensor:
 
 
 @_rule("eq_to", "le_to", "lt_to")
-def _in_total_order(equation: Any, a: Any, b: Any) -> _Tensor:
+def _in_total_order(equation: Any, a: Any, b: Any) -> Tensor:
     function = getattr(torch, equation.primitive.name.removesuffix("_to"))
     return function(_ordered(_tensor(a)), _ordered(_tensor(b)))
 
 
-def _ordered(x: _Tensor) -> _Tensor:
+def _ordered(x: Tensor) -> Tensor:
     """Whole numbers in the order of all floats, from -NaN over -0 and 0 to NaN."""
     if not x.is_floating_point():
         return x
@@ -791,7 +802,7 @@ def _ordered(x: _Tensor) -> _Tensor:
 
 
 @_rule("shift_left", "shift_right_arithmetic")
-def _shift(equation: Any, a: Any, b: Any) -> _Tensor:
+def _shift(equation: Any, a: Any, b: Any) -> Tensor:
     x, by = _tensor(a), _tensor(b)
     bits = 8 * x.element_size()
     is_left = equation.primitive.name == "shift_left"
@@ -801,7 +812,7 @@ def _shift(equation: Any, a: Any, b: Any) -> _Tensor:
 
 
 @_rule("convert_element_type")
-def _convert(equation: Any, x: _Tensor) -> _Tensor:
+def _convert(equation: Any, x: Tensor) -> Tensor:
     dtype = _TYPES[equation.outvars[0].aval.dtype]
     if not x.is_floating_point() or dtype.is_floating_point or dtype == torch.bool:
         return x.to(dtype)
@@ -815,7 +826,7 @@ def _convert(equation: Any, x: _Tensor) -> _Tensor:
 
 
 @_rule("reduce_precision")
-def _reduce_precision(equation: Any, x: _Tensor) -> _Tensor:
+def _reduce_precision(equation: Any, x: Tensor) -> Tensor:
     sizes = equation.params["exponent_bits"], equation.params["mantissa_bits"]
     if sizes == (8, 7):
         return x.to(torch.bfloat16).to(x.dtype)
@@ -825,7 +836,7 @@ def _reduce_precision(equation: Any, x: _Tensor) -> _Tensor:
 
 
 @_rule("bitcast_convert_type")
-def _bitcast(equation: Any, x: _Tensor) -> _Tensor:
+def _bitcast(equation: Any, x: Tensor) -> Tensor:
     dtype = _TYPES[equation.outvars[0].aval.dtype]
     if dtype.itemsize != x.element_size() or torch.bool in {dtype, x.dtype}:
         raise _UnsupportedError("a bit cast between types of unlike sizes has no rule")
@@ -833,7 +844,7 @@ def _bitcast(equation: Any, x: _Tensor) -> _Tensor:
 
 
 @_rule("select_n")
-def _select(_: Any, which: Any, *cases: Any) -> _Tensor:
+def _select(_: Any, which: Any, *cases: Any) -> Tensor:
     which = _tensor(which)
     if which.dtype == torch.bool:
         return torch.where(which, _tensor(cases[1]), _tensor(cases[0]))
@@ -844,13 +855,13 @@ def _select(_: Any, which: Any, *cases: Any) -> _Tensor:
 
 
 @_rule("clamp")
-def _clamp(_: Any, low: Any, x: Any, high: Any) -> _Tensor:
+def _clamp(_: Any, low: Any, x: Any, high: Any) -> Tensor:
     return torch.minimum(torch.maximum(_tensor(x), _tensor(low)), _tensor(high))
 
 
 # Shapes.
 @_rule("broadcast_in_dim")
-def _broadcast(equation: Any, x: _Tensor, *_: Any) -> _Tensor:
+def _broadcast(equation: Any, x: Tensor, *_: Any) -> Tensor:
     shape = equation.params["shape"]
     sizes = [1] * len(shape)
     for place, size in zip(equation.params["broadcast_dimensions"], x.shape, strict=True):
@@ -859,62 +870,63 @@ def _broadcast(equation: Any, x: _Tensor, *_: Any) -> _Tensor:
 
 
 @_rule("reshape")
-def _reshape(equation: Any, x: _Tensor, *_: Any) -> _Tensor:
+def _reshape(equation: Any, x: Tensor, *_: Any) -> Tensor:
     order = equation.params["dimensions"]
     return (x if order is None else x.permute(order)).reshape(equation.params["new_sizes"])
 
 
 @_rule("squeeze")
-def _squeeze(equation: Any, x: _Tensor) -> _Tensor:
+def _squeeze(equation: Any, x: Tensor) -> Tensor:
     return x.reshape(equation.outvars[0].aval.shape)
 
 
 @_rule("transpose")
-def _transpose(equation: Any, x: _Tensor) -> _Tensor:
+def _transpose(equation: Any, x: Tensor) -> Tensor:
     return x.permute(tuple(map(int, equation.params["permutation"])))
 
 
 @_rule("rev")
-def _rev(equation: Any, x: _Tensor) -> _Tensor:
+def _rev(equation: Any, x: Tensor) -> Tensor:
     return torch.flip(x, tuple(map(int, equation.params["dimensions"])))
 
 
 @_rule("concatenate")
-def _concatenate(equation: Any, *parts: Any) -> _Tensor:
+def _concatenate(equation: Any, *parts: Any) -> Tensor:
     return torch.cat([_tensor(one) for one in parts], int(equation.params["dimension"]))
 
 
 @_rule("stack")
-def _stack(equation: Any, *parts: Any) -> _Tensor:
+def _stack(equation: Any, *parts: Any) -> Tensor:
     return torch.stack([_tensor(one) for one in parts], int(equation.params["axis"]))
 
 
 @_rule("unstack")
-def _unstack(equation: Any, x: _Tensor) -> Sequence[_Tensor]:
+def _unstack(equation: Any, x: Tensor) -> Sequence[Tensor]:
     return torch.unbind(x, int(equation.params["axis"]))
 
 
 @_rule("split")
-def _split(equation: Any, x: _Tensor) -> Sequence[_Tensor]:
+def _split(equation: Any, x: Tensor) -> Sequence[Tensor]:
     return torch.split(x, [int(one) for one in equation.params["sizes"]],
                        int(equation.params["axis"]))  # fmt: skip
 
 
 @_rule("tile")
-def _tile(equation: Any, x: _Tensor) -> _Tensor:
+def _tile(equation: Any, x: Tensor) -> Tensor:
     return x.repeat(tuple(map(int, equation.params["reps"])))
 
 
 @_rule("pad")
-def _pad(equation: Any, x: Any, filler: Any) -> _Tensor:
+def _pad(equation: Any, x: Any, filler: Any) -> Tensor:
     x = _tensor(x)
-    lows, highs, insides = zip(*equation.params["padding_config"], strict=True) if x.ndim else 3 * [()]
+    config = equation.params["padding_config"]
+    lows, highs, insides = zip(*config, strict=True) if config else ((), (), ())
     is_cut_within = all(size + min(low, 0) + min(high, 0) >= 0
                         for size, low, high in zip(x.shape, lows, highs, strict=True))  # fmt: skip
-    if type(filler) is not _Tensor and not any(insides) and is_cut_within:
-        flat = [int(size) for both in zip(reversed(lows), reversed(highs), strict=True) for size in both]
+    if type(filler) is not Tensor and not any(insides) and is_cut_within:
+        flat = [int(size) for low, high, _ in reversed(config) for size in (low, high)]
         number = _operand(filler)
-        value = _number(_here(number)) if isinstance(number, _Tensor) else number
+        value = _number(_here(number)) if isinstance(number, Tensor) else number
         return torch.nn.functional.pad(x, flat, value=value)
     shape = equation.outvars[0].aval.shape
     made = _tensor(filler).expand(shape).clone()
@@ -926,13 +938,13 @@ def _pad(equation: Any, x: Any, filler: Any) -> _Tensor:
         count = max(min(size - first, len(places)), 0)
         of.append(slice(first, first + count))
         begin = max(places.start, 0)
-        to.append(slice(begin, max(begin + (count - 1) * step + 1, begin) if count else begin, step))
+        to.append(slice(begin, begin + (count - 1) * step + 1 if count else begin, step))
     made[tuple(to)] = x[tuple(of)]
     return made
 
 
 @_rule("slice")
-def _slice(equation: Any, x: _Tensor) -> _Tensor:
+def _slice(equation: Any, x: Tensor) -> Tensor:
     own = equation.params
     by = own["strides"] or [1] * x.ndim
     return x[tuple(map(slice, own["start_indices"], own["limit_indices"], by))]
@@ -945,12 +957,12 @@ def _starts(values: Sequence[Any], room: Sequence[int], sizes: Sequence[int]) ->
 
 
 @_rule("dynamic_slice")
-def _dynamic_slice(equation: Any, x: Any, *starts: Any) -> _Tensor:
+def _dynamic_slice(equation: Any, x: Any, *starts: Any) -> Tensor:
     x, sizes = _tensor(x), equation.params["slice_sizes"]
     for dim, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         if size == x.shape[dim]:
             continue
-        if type(start) is _Tensor:
+        if type(start) is Tensor:
             first = start.clamp(0, x.shape[dim] - size).long()
             x = x.index_select(dim, first + torch.arange(size, device=device))
         else:
@@ -960,7 +972,7 @@ def _dynamic_slice(equation: Any, x: Any, *starts: Any) -> _Tensor:
 
 
 @_rule("dynamic_update_slice")
-def _dynamic_update_slice(_: Any, x: Any, update: Any, *starts: Any) -> _Tensor:
+def _dynamic_update_slice(_: Any, x: Any, update: Any, *starts: Any) -> Tensor:
     made, update = _tensor(x).clone(), _tensor(update)
     firsts = _starts(starts, made.shape, update.shape)
     pairs = zip(firsts, update.shape, strict=True)
@@ -974,20 +986,20 @@ def _dims(equation: Any) -> tuple[int, ...]:
 
 
 @_rule("reduce_sum")
-def _sum(equation: Any, x: _Tensor) -> _Tensor:
+def _sum(equation: Any, x: Tensor) -> Tensor:
     dims = _dims(equation)
     return torch.sum(x, dims, dtype=x.dtype) if dims else x
 
 
 @_rule("reduce_prod")
-def _prod(equation: Any, x: _Tensor) -> _Tensor:
+def _prod(equation: Any, x: Tensor) -> Tensor:
     for dim in sorted(_dims(equation), reverse=True):
         x = torch.prod(x, dim, dtype=x.dtype)
     return x
 
 
 @_rule("reduce_max", "reduce_min")
-def _extreme(equation: Any, x: _Tensor) -> _Tensor:
+def _extreme(equation: Any, x: Tensor) -> Tensor:
     dims = _dims(equation)
     if 0 in x.shape:
         raise _UnsupportedError("the largest of no numbers has no rule")
@@ -996,7 +1008,7 @@ def _extreme(equation: Any, x: _Tensor) -> _Tensor:
 
 
 @_rule("reduce_and", "reduce_or")
-def _logical(equation: Any, x: _Tensor) -> _Tensor:
+def _logical(equation: Any, x: Tensor) -> Tensor:
     if x.dtype != torch.bool:
         raise _UnsupportedError("the and of whole numbers has no rule")
     function = torch.all if equation.primitive.name == "reduce_and" else torch.any
@@ -1006,7 +1018,7 @@ def _logical(equation: Any, x: _Tensor) -> _Tensor:
 
 
 @_rule("argmax", "argmin")
-def _argument(equation: Any, x: _Tensor) -> _Tensor:
+def _argument(equation: Any, x: Tensor) -> Tensor:
     (dim,) = _dims(equation)
     function = torch.argmax if equation.primitive.name == "argmax" else torch.argmin
     if x.dtype == torch.bool:
@@ -1015,7 +1027,7 @@ def _argument(equation: Any, x: _Tensor) -> _Tensor:
 
 
 @_rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
-def _cumulative(equation: Any, x: _Tensor) -> _Tensor:
+def _cumulative(equation: Any, x: Tensor) -> Tensor:
     name, dim = equation.primitive.name, int(equation.params["axis"])
     if equation.params["reverse"]:
         x = torch.flip(x, (dim,))
@@ -1029,10 +1041,10 @@ def _cumulative(equation: Any, x: _Tensor) -> _Tensor:
 
 
 @_rule("sort")
-def _sort(equation: Any, *columns: Any) -> list[_Tensor]:
+def _sort(equation: Any, *columns: Any) -> list[Tensor]:
     dim = int(equation.params["dimension"])
     columns = tuple(_tensor(one) for one in columns)
-    order: _Tensor | None = None
+    order: Tensor | None = None
     for key in reversed(columns[: equation.params["num_keys"]]):
         now = key if order is None else torch.gather(key, dim, order)
         step = torch.sort(now, dim=dim, stable=True)[1]
@@ -1041,7 +1053,7 @@ def _sort(equation: Any, *columns: Any) -> list[_Tensor]:
 
 
 @_rule("top_k")
-def _top_k(equation: Any, x: _Tensor) -> list[_Tensor]:
+def _top_k(equation: Any, x: Tensor) -> list[Tensor]:
     dim, count = int(equation.params["axis"]), int(equation.params["k"])
     values, places = torch.sort(x, dim=dim, descending=True, stable=True)
     dtype = _TYPES[equation.outvars[1].aval.dtype]
@@ -1050,7 +1062,7 @@ def _top_k(equation: Any, x: _Tensor) -> list[_Tensor]:
 
 # Products.
 @_rule("dot_general")
-def _dot_general(equation: Any, a: Any, b: Any) -> _Tensor:
+def _dot_general(equation: Any, a: Any, b: Any) -> Tensor:
     dtype = _TYPES[equation.outvars[0].aval.dtype]
     if not dtype.is_floating_point:
         raise _UnsupportedError("a product of matrices of whole numbers has no rule")
@@ -1076,7 +1088,7 @@ def _dot_general(equation: Any, a: Any, b: Any) -> _Tensor:
 
 
 @_rule("conv_general_dilated")
-def _convolution(equation: Any, a: Any, b: Any) -> _Tensor:
+def _convolution(equation: Any, a: Any, b: Any) -> Tensor:
     own = equation.params
     dtype = _TYPES[equation.outvars[0].aval.dtype]
     rank = len(own["window_strides"])
@@ -1102,7 +1114,7 @@ def _convolution(equation: Any, a: Any, b: Any) -> _Tensor:
     return made.permute(inverse).to(dtype)
 
 
-def _spread(x: _Tensor, dilation: Sequence[int]) -> _Tensor:
+def _spread(x: Tensor, dilation: Sequence[int]) -> Tensor:
     """The image with zeros between its elements."""
     if all(one == 1 for one in dilation):
         return x
@@ -1112,7 +1124,7 @@ def _spread(x: _Tensor, dilation: Sequence[int]) -> _Tensor:
     return made
 
 
-def _evenly_padded(x: _Tensor, padding: Any) -> tuple[_Tensor, list[int]]:
+def _evenly_padded(x: Tensor, padding: Any) -> tuple[Tensor, list[int]]:
     """What torch pads at both ends of each dimension alike; all else is done to the image."""
     even = [max(min(low, high), 0) for low, high in padding]
     flat = [int(size) - one for (low, high), one in reversed(list(zip(padding, even, strict=True)))
@@ -1121,8 +1133,8 @@ def _evenly_padded(x: _Tensor, padding: Any) -> tuple[_Tensor, list[int]]:
 
 
 def _weight_gradient(
-    x: _Tensor, kernel: _Tensor, strides: Any, dilation: Any, padding: Any, sizes: list[int]
-) -> _Tensor:
+    x: Tensor, kernel: Tensor, strides: Any, dilation: Any, padding: Any, sizes: list[int]
+) -> Tensor:
     """A convolution whose window is larger than its result: JAX's gradient of a kernel.
 
     As what it is, it is a sum over the batch, which the cards can split.
@@ -1134,7 +1146,8 @@ def _weight_gradient(
         exact.append((low, (window - 1) * by + 1 + (size - 1) * step - room - low))
     image, even = _evenly_padded(x, exact)
     images, gradient = image.transpose(0, 1), kernel.transpose(0, 1)
-    weight = torch.empty([gradient.shape[1], images.shape[1], *sizes], dtype=x.dtype, device=x.device)
+    shape = [gradient.shape[1], images.shape[1], *sizes]
+    weight = torch.empty(shape, dtype=x.dtype, device=x.device)
     made = torch.ops.aten.convolution_backward(
         gradient, images, weight, None, list(dilation), even, list(strides), False,
         [0] * len(sizes), 1, [False, True, False],
@@ -1143,7 +1156,7 @@ def _weight_gradient(
 
 
 # Windows.
-def _windows(equation: Any, x: _Tensor, filler: float) -> _Tensor:
+def _windows(equation: Any, x: Tensor, filler: float) -> Tensor:
     """A view of the image with the elements of each window in the last dimensions."""
     own = equation.params
     if any(one != 1 for name in ("base_dilation", "window_dilation") for one in own.get(name, ())):
@@ -1158,29 +1171,29 @@ def _windows(equation: Any, x: _Tensor, filler: float) -> _Tensor:
     return x
 
 
-def _lowest(x: _Tensor) -> Any:
+def _lowest(x: Tensor) -> Any:
     return -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
 
 
 @_rule("reduce_window_max")
-def _window_max(equation: Any, x: _Tensor) -> _Tensor:
+def _window_max(equation: Any, x: Tensor) -> Tensor:
     return torch.amax(_windows(equation, x, _lowest(x)), tuple(range(x.ndim, 2 * x.ndim)))
 
 
 @_rule("reduce_window_min")
-def _window_min(equation: Any, x: _Tensor) -> _Tensor:
+def _window_min(equation: Any, x: Tensor) -> Tensor:
     highest = math.inf if x.is_floating_point() else torch.iinfo(x.dtype).max
     return torch.amin(_windows(equation, x, highest), tuple(range(x.ndim, 2 * x.ndim)))
 
 
 @_rule("reduce_window_sum")
-def _window_sum(equation: Any, x: _Tensor) -> _Tensor:
+def _window_sum(equation: Any, x: Tensor) -> Tensor:
     dims = tuple(range(x.ndim, 2 * x.ndim))
     return torch.sum(_windows(equation, x, 0), dims, dtype=x.dtype)
 
 
 @_rule("select_and_scatter_add")
-def _select_and_scatter_add(equation: Any, source: Any, operand: Any) -> _Tensor:
+def _select_and_scatter_add(equation: Any, source: Any, operand: Any) -> Tensor:
     """The gradient of a pool of maxima: each window gives its part to its first maximum."""
     if equation.params["select_prim"].name != "ge":
         raise _UnsupportedError("a gradient of windows other than of maxima has no rule")
@@ -1211,12 +1224,12 @@ class _Places(NamedTuple):
         is_within: Whether each index is within the operand; None: all of them are.
     """
 
-    flat: _Tensor
-    is_within: _Tensor | None
+    flat: Tensor
+    is_within: Tensor | None
 
 
 def _places(
-    shape: Sequence[int], indices: _Tensor, sizes: Sequence[int], numbers: Any, mode: Any
+    shape: Sequence[int], indices: Tensor, sizes: Sequence[int], numbers: Any, mode: Any
 ) -> _Places:
     """Places from the numbers of dimensions of a gather; those of a scatter are renamed to them."""
     batch, steps_of = indices.shape[:-1], [math.prod(shape[i + 1 :]) for i in range(len(shape))]
@@ -1252,7 +1265,7 @@ def _is_of_rows(shape: Sequence[int], sizes: Sequence[int], numbers: Any) -> boo
     )
 
 
-def _is_along(indices: _Tensor, shape: Sequence[int], numbers: Any) -> bool:
+def _is_along(indices: Tensor, shape: Sequence[int], numbers: Any) -> bool:
     """Whether one element of each row is meant, as of the label of each example."""
     others = [dim for dim in range(len(shape)) if dim not in numbers.start_index_map]
     return (
@@ -1263,7 +1276,7 @@ def _is_along(indices: _Tensor, shape: Sequence[int], numbers: Any) -> bool:
     )
 
 
-def _clamped(places: _Tensor, room: int, mode: Any) -> tuple[_Tensor, _Tensor | None]:
+def _clamped(places: Tensor, room: int, mode: Any) -> tuple[Tensor, Tensor | None]:
     """The indices of one dimension, all within it, and whether each one was."""
     index = places[..., 0].to(torch.int64)
     clamped = index.clamp(0, room - 1)
@@ -1273,7 +1286,7 @@ def _clamped(places: _Tensor, room: int, mode: Any) -> tuple[_Tensor, _Tensor | 
 class _Along:
     """The dimensions of an element of each row, in the order that torch's gather wants."""
 
-    def __init__(self, indices: _Tensor, numbers: Any) -> None:
+    def __init__(self, indices: Tensor, numbers: Any) -> None:
         own = list(numbers.start_indices_batching_dims)
         rest = [dim for dim in range(indices.ndim - 1) if dim not in own]
         self.of_operand = [*numbers.operand_batching_dims, *numbers.start_index_map]
@@ -1282,7 +1295,7 @@ class _Along:
 
 
 @_rule("gather")
-def _gather(equation: Any, operand: Any, indices: Any) -> _Tensor:
+def _gather(equation: Any, operand: Any, indices: Any) -> Tensor:
     own = equation.params
     numbers, sizes = own["dimension_numbers"], own["slice_sizes"]
     x, places = _tensor(operand), _tensor(indices)
@@ -1300,9 +1313,7 @@ def _gather(equation: Any, operand: Any, indices: Any) -> _Tensor:
             made = rows.reshape(*batch, *shape[1:])
         else:
             order = _Along(places, numbers)
-            picked = torch.gather(
-                x.permute(order.of_operand), -1, index.permute(order.of_indices)
-            )
+            picked = torch.gather(x.permute(order.of_operand), -1, index.permute(order.of_indices))
             made = picked.permute(order.back)
     else:
         flat, is_within = _places(shape, places, sizes, numbers, mode)
@@ -1347,7 +1358,7 @@ class _Numbers(NamedTuple):
 
 
 @_rule("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max")
-def _scatter(equation: Any, operand: Any, indices: Any, updates: Any) -> _Tensor:
+def _scatter(equation: Any, operand: Any, indices: Any, updates: Any) -> Tensor:
     own, name = equation.params, equation.primitive.name
     given = own["dimension_numbers"]
     numbers = _Numbers(
@@ -1385,8 +1396,8 @@ def _scatter(equation: Any, operand: Any, indices: Any, updates: Any) -> _Tensor
 
 
 def _added(
-    x: _Tensor, places: _Tensor, parts: _Tensor, sizes: list[int], numbers: Any, mode: Any
-) -> _Tensor:
+    x: Tensor, places: Tensor, parts: Tensor, sizes: list[int], numbers: Any, mode: Any
+) -> Tensor:
     """A scatter that adds: what is out of range adds nothing."""
     batch = places.ndim - 1
     if _is_of_rows(x.shape, sizes, numbers) or _is_along(places, x.shape, numbers):
