@@ -13,7 +13,7 @@ from tests.training.programs.jax_cases import flat
 
 from penstock.card.frameworks import jax as adapter
 
-few = settings(max_examples=30)
+few = settings(max_examples=12)  # each is compiled by JAX
 MODES = st.sampled_from(["fill", "clip", "promise_in_bounds"])
 
 
@@ -103,6 +103,9 @@ KINDS = [
 @given(windows(), MODES, st.sampled_from(KINDS), st.booleans())
 def test_a_scatter(drawn, mode, kind, whole):
     shape, indices, sizes, dims = drawn
+    assume(
+        dims.start_index_map or indices.ndim == 1
+    )  # of updates without an index XLA does the last
     own = [size for dim, size in enumerate(sizes)
            if dim not in {*dims.collapsed_slice_dims, *dims.operand_batching_dims}]  # fmt: skip
     others, windowed = iter(indices.shape[:-1]), iter(own)
