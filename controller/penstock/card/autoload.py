@@ -1,4 +1,4 @@
-"""Autoload: what `import torch` calls of Penstock, in every program on a machine that has both.
+"""Autoload: what torch and JAX call of Penstock, in every program on a machine that has both.
 
 It must cost nothing that a program would notice, and must never raise: an error in an extension
 makes `import torch` itself fail. A program without cards keeps torch as it is, because torch has
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from penstock.card.names import AS_VARIABLE, FIRST_TORCH, VARIABLE, cards_text
+from penstock.card.names import AS_VARIABLE, FIRST_TORCH, JAX_VARIABLE, VARIABLE, cards_text
 
 _NAME = "penstock"
 _GROUP = "torch.backends"  # of entry points: the extensions that `import torch` loads
@@ -31,6 +31,27 @@ def load() -> None:
         problem = f"{type(error).__name__}: {error}"
     if problem is not None and cards_text():
         _warn(problem)
+
+
+def initialize() -> None:
+    """What JAX calls when it starts: its jitted functions run on the cards from now on.
+
+    Only in a program whose starter says that the cards stand for its one device: a JAX program
+    names none. It never raises: the program is warned if JAX computes on the CPU.
+    """
+    if not cards_text() or os.environ.get(AS_VARIABLE) != "cuda" or not _wants_jax():
+        return
+    try:
+        from penstock.card.frameworks import jax as adapter
+
+        if problem is None:
+            adapter.install()
+    except Exception as error:  # noqa: BLE001 - see above
+        _warn(f"{type(error).__name__}: {error}")
+
+
+def _wants_jax() -> bool:
+    return os.environ.get(JAX_VARIABLE) != "off"
 
 
 def _load() -> str | None:

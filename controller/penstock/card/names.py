@@ -11,6 +11,7 @@ SHARDING_VARIABLE = "PENSTOCK_CARD_SHARDING"  # whether parameters are sharded: 
 RECOVERY_VARIABLE = "PENSTOCK_CARD_RECOVERY"  # whether lost cards are started again: off or on
 CREDENTIALS_VARIABLE = "PENSTOCK_CARD_CREDENTIALS"  # the program's folder, for cards elsewhere
 AS_VARIABLE = "PENSTOCK_CARD_AS"  # "cuda": the device has this name, too
+JAX_VARIABLE = "PENSTOCK_CARD_JAX"  # "off": JAX computes on the CPU
 EVENTS_VARIABLE = "PENSTOCK_CARD_EVENTS"  # a file that gets a line of JSON for each lost card
 TRACE_VARIABLE = "PENSTOCK_CARD_TRACE"  # the file of a trace; %p: the process
 FIRST_TORCH, END_TORCH = (2, 13), (2, 16)  # tested releases: from the first on, before the end

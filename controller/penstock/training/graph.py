@@ -6,8 +6,9 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.card.card_list import parse_cards
 from penstock.card.kinds import kind_and_number
-from penstock.card.local_cards import parse_cards
+from penstock.card.served_cards import ServedCard
 from penstock.training.names import application_name
 
 if TYPE_CHECKING:
@@ -151,17 +152,18 @@ def _pool(job: TrainJob, name: str | None, attempt: int) -> PoolNode | None:
 
 
 def _planned_groups(variable: str) -> list[GroupNode]:
-    """The groups of cards of this machine, as $PENSTOCK_CARD lists them."""
+    """The groups of cards that $PENSTOCK_CARD lists."""
     cards = parse_cards(variable)
     speeds = [one.speed for one in cards]
     known = [one for one in speeds if one is not None]
-    groups: dict[str, GroupNode] = {}
-    node = socket.gethostname()
+    groups: dict[tuple[str, str], GroupNode] = {}
     for number, one in enumerate(cards):
         share = one.speed / sum(known) if one.speed is not None else None
-        kind, _ = kind_and_number(one.kind)
-        group = groups.setdefault(kind, GroupNode(node, kind))
-        group.cards.append(CardNode(number, one.kind, share))
+        if isinstance(one, ServedCard):
+            where, name = (one.host, "served"), f"port {one.port}"
+        else:
+            where, name = (socket.gethostname(), kind_and_number(one.kind)[0]), one.kind
+        groups.setdefault(where, GroupNode(*where)).cards.append(CardNode(number, name, share))
     return list(groups.values())
 
 

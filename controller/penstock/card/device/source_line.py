@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _TORCH = str(Path(torch.__file__).parent) + "/"
 _OWN = str(Path(__file__).parents[1]) + "/"
-_OTHERS = (_TORCH, _OWN, "<frozen ", "<eval_with_key")
+_others: tuple[str, ...] = (_TORCH, _OWN, "<frozen ", "<eval_with_key")
 _BACKWARD = _TORCH + "autograd/graph.py"  # the file whose function runs the whole of backward
 
 
@@ -30,6 +30,12 @@ class SourceLine(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.file}:{self.number}{' (backward)' if self.is_backward else ''}"
+
+
+def leave_out(folder: str) -> None:
+    """A framework's files, whose lines are not the program's."""
+    global _others  # noqa: PLW0603 - as the program has its frameworks, this module has them
+    _others = (*_others, folder)
 
 
 def source_line() -> SourceLine | None:
@@ -51,7 +57,7 @@ def source_line() -> SourceLine | None:
 
 def _line_of(frame: FrameType | None) -> SourceLine | None:
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(_OTHERS) and not _is_threading(frame):
+        if not frame.f_code.co_filename.startswith(_others) and not _is_threading(frame):
             return SourceLine(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return None
