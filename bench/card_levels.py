@@ -4,19 +4,19 @@ Usage: build/torch/bin/python bench/card_levels.py [ROUNDS] > bench/results/NAME
 
 Needs root. Four CPU workers, two in each of two network namespaces, which lines of 100 Mbit/s join;
 a round trip between them takes 50 ms (`wire`; $PENSTOCK_BENCH_RTT_MS changes it). Rounds alternate
-between all arms, each in processes of its own; a figure is the median over rounds, with quartiles.
+between both trainings, each in processes of its own; a figure is the median, with quartiles.
 
 `levels`: as Penstock does it. `ring`: as it does it for cards of which none shares a node with
 another, and so by gloo's ring for large sums; the cards are told that they are on four nodes, but
 stay where they are. Cards of a node follow each other in the ring. `ring_mixed`: they do not, so
-that each part crosses the line at every step.
+that each part crosses the line at every step; for single exchanges alone.
 
 `step_s`: seconds of a training step of a small GPT with 3.7 MB of gradients, through the device,
 with one sample for each card, so that exchanges are most of it; `loss`: that of the fifth step.
 `exchanges` and `exchanged_bytes` are those of a card in a step, `exchanging` is the part of the
-time that the first card spends in them. `sum_ms`, `rows_ms`, `gather_ms`: milliseconds of one
-exchange by its bytes, without a device. `ratio_*`: how many times as long a step of the ring takes
-as one with two levels, in the same round.
+time that the first card spends in them. `ratio`: how many times as long a step of the ring takes
+as one with two levels, in the same round. `sum_ms`, `rows_ms`, `gather_ms`: milliseconds of one
+exchange by its bytes, without a device.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 RTT_S = float(os.environ.get("PENSTOCK_BENCH_RTT_MS", "50")) / 1e3
 LINE = wire.Line(1e8, RTT_S / 2)
 ARMS = {"levels": [0, 0, 1, 1], "ring": [0, 0, 1, 1], "ring_mixed": [0, 1, 0, 1]}
+TRAINED = ("levels", "ring")
 THIS = (sys.executable, __file__)
 SAMPLES, WARM, STEPS_S = 4, 5, 8.0
 SIZES_BYTES = (4 << 10, 64 << 10, 1 << 20, 4 << 20)
@@ -200,21 +201,16 @@ def main(rounds: int) -> None:
         "rounds": rounds, "line_mbit_per_s": LINE.bits_per_s / 1e6, "round_trip_ms": RTT_S * 1e3,
         "load_before": load_average(),
     }  # fmt: skip
-    found = [{arm: trained(arm) | exchanges(arm) for arm in ARMS} for _ in range(rounds)]
+    alone = {arm: exchanges(arm) for arm in ARMS}
+    found = [{arm: trained(arm) for arm in TRAINED} for _ in range(rounds)]
     for arm in ARMS:
         result[arm] = {
-            key: quartiles([one[arm][key] for one in found])
-            for key in ("step_s", "loss", "exchanges", "exchanged_bytes", "exchanging")
+            what: {size: quartiles(times) for size, times in by_size.items()}
+            for what, by_size in alone[arm].items()
         }
-        for what in ("sum_ms", "rows_ms", "gather_ms"):
-            result[arm][what] = {
-                size: quartiles([value for one in found for value in one[arm][what][size]])
-                for size in found[0][arm][what]
-            }
-    for arm in list(ARMS)[1:]:
-        result[f"ratio_{arm}"] = quartiles(
-            [one[arm]["step_s"] / one["levels"]["step_s"] for one in found]
-        )
+    for arm in TRAINED:
+        result[arm] |= {key: quartiles([one[arm][key] for one in found]) for key in found[0][arm]}
+    result["ratio"] = quartiles([one["ring"]["step_s"] / one["levels"]["step_s"] for one in found])
     result["load_after"] = load_average()
     print(json.dumps(result, indent=1))
 
