@@ -161,6 +161,7 @@ def test_each_attempt_has_curves_of_its_own_and_lost_cards_are_told_in_them(tmp_
         os.kill(workers_of(run.state().pid)[0], signal.SIGKILL)
         wait_for(lambda: "card-lost" in [one.event for one in run.events()], 120)
         wait_for(lambda: any("card-lost" in one for one in texts_of(curves_of(run, 2))), 60)
+        wait_for(lambda: "loss" in curves_of(run, 2).Tags()["scalars"], 60)
         os.kill(run.supervisor(), signal.SIGKILL)
         assert "restarting" in str(texts_of(curves_of(run, 1)))
         curves = curves_of(run, 2)  # nobody closed it
