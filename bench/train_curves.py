@@ -1,0 +1,92 @@
+"""Loss curves of ResNet-18 and a small GPT on unlike cards beside one process's; as JSON.
+
+Usage: build/torch/bin/python bench/train_curves.py [STEPS [WIDTH]] > bench/results/train_curves.json
+
+Under `penstock train run --cards cpu=1,cpu=2,cpu=4`, with batches of 1 to 9 samples whose tensors
+are all split, however small, so that some cards have no sample at all. Both run for 200 steps, in
+float64 and float32, with 64 channels (WIDTH): `tests/training/programs/curves.py` says with which optimizers and data.
+
+`cards`: the largest relative difference of a loss from that of one process with one thread, in all
+steps and until certain ones. `threads`: the same of one process with two threads. What rounding
+alone makes of a program in float32 is said by its distance from float64, with the same data and
+first weights: `one_to_float64` of one process, `cards_to_float64` of the cards. `weights`: the
+relative difference of the sum of all weights' magnitudes at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from penstock.bench.interleaved import load_average
+
+ROOT = Path(__file__).parents[1]
+CARDS, UNTIL = "cpu=1,cpu=2,cpu=4", (10, 50, 100, 200)
+PROGRAM = "tests/training/programs/curves.py"
+
+
+def told(command: list[str], threads: int = 1) -> tuple[list[float], float]:
+    """The losses and the digest that a program prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
+            env={**os.environ, "OMP_NUM_THREADS": str(threads), "PENSTOCK_TRAIN_DIR": folder,
+                 "XDG_RUNTIME_DIR": folder,
+                 "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        )  # fmt: skip
+    lines = [line.split() for line in done.stdout.splitlines()]
+    (weights,) = [float(one[1]) for one in lines if one[0] == "weights"]
+    return [float(one[1]) for one in lines if one[0] == "loss"], weights
+
+
+def apart(losses: list[float], others: list[float]) -> dict[str, float]:
+    """The largest relative difference, of all and of the first steps."""
+    both = [abs(b - a) / abs(a) for a, b in zip(losses, others, strict=True)]
+    return {"all": max(both)} | {str(step): max(both[:step]) for step in UNTIL if step < len(both)}
+
+
+def measured(model: str, dtype: str, steps: int, width: int) -> dict[str, Any]:
+    """One model in one type of numbers, in each way."""
+    python = [sys.executable, "-W", "ignore"]
+    job = [PROGRAM, model, str(steps), dtype, str(width)]
+    one, one_weights = told([*python, *job])
+    two, two_weights = told([*python, *job], threads=2)
+    cards, weights = told(
+        [*python, "-m", "penstock", "train", "run", "--cards", CARDS, "--", *python,
+         "tests/training/programs/split_all.py", *job]
+    )  # fmt: skip
+    return {
+        "first_loss": one[0], "last_loss": one[-1], "cards": apart(one, cards),
+        "threads": apart(one, two),
+        "weights": {"cards": abs(weights / one_weights - 1),
+                    "threads": abs(two_weights / one_weights - 1)},
+        "curve": {"one": one, "cards": cards},
+    }  # fmt: skip
+
+
+def main(steps: int, width: int) -> None:
+    """Prints the figures."""
+    result: dict[str, Any] = {
+        "cards": CARDS,
+        "steps": steps,
+        "width": width,
+        "load_before": load_average(),
+    }
+    for model in ("gpt", "resnet18"):
+        both = {dtype: measured(model, dtype, steps, width) for dtype in ("float64", "float32")}
+        exact, rounded = both["float64"]["curve"]["one"], both["float32"]["curve"]
+        both["float32"] |= {f"{arm}_to_float64": apart(exact, rounded[arm]) for arm in rounded}
+        result[model] = both
+        print(f"{model} is done", file=sys.stderr)
+    result["load_after"] = load_average()
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    given = [int(one) for one in sys.argv[1:]]
+    main(given[0] if given else 200, given[1] if len(given) > 1 else 64)
