@@ -4,7 +4,8 @@ Usage: build/torch/bin/python bench/train_programs.py [NAME …] > bench/results
 
 Installs Hugging Face's transformers and others into an environment of its own (500 MB beside
 torch). `bench/programs` has a program for each; they know nothing of Penstock, and each prints
-figures as it trains: losses, norms, metrics. `apart`: the largest relative difference of a figure
+figures as it trains: losses, norms, metrics. They are small, so on cards all their tensors are
+split, however small. `apart`: the largest relative difference of a figure
 under `penstock train run --cards cpu=1,cpu=2` from that of one process on the CPU with one thread;
 `threads`: the same of one process with two threads. A program that fails has `error`.
 """
@@ -31,12 +32,13 @@ PACKAGES = [
 ]  # fmt: skip
 Figures = list[tuple[str, float]]
 CARDS = ["-m", "penstock", "train", "run", "--cards", "cpu=1,cpu=2", "--"]
+SPLIT_ALL = Path(__file__).parents[1] / "tests/training/programs/split_all.py"
 LEAST = 1e-6  # what is smaller is compared with this
 
 
 def told(python: Path, program: Path, *, threads: int = 1, on_cards: bool = False) -> Figures | str:
     """The figures that a program prints, by order; a text says what failed."""
-    command = [python, "-W", "ignore", program]
+    command = [python, "-W", "ignore", *([SPLIT_ALL] if on_cards else []), program]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [python, *CARDS, *command] if on_cards else command,

@@ -14,7 +14,9 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 manual_seed(9)
 x = torch.randn(90, 10)
 data = TensorDataset(x, (x[:, 0] > 0).long() + (x[:, 1] > 0.5).long())
-model = nn.Sequential(nn.Linear(10, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3)).to(device)
+model = nn.Sequential(
+    nn.Linear(10, 32, bias=False), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3)
+).to(device)
 optimizer = torch.optim.Adam(model.parameters(), 0.01)
 loss_of = nn.CrossEntropyLoss()
 trainer = create_supervised_trainer(model, optimizer, loss_of, device=device)

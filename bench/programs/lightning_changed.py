@@ -1,4 +1,4 @@
-"""Lightning's Trainer on one GPU, with an accelerator of its own: fit with validation, clipping, checkpoints; test and resume."""
+"""Lightning's Trainer on one GPU as in lightning_fit, with an accelerator of its own."""
 
 import logging
 import tempfile
