@@ -1,10 +1,10 @@
 """Loss curves of ResNet-18 and a small GPT on unlike cards beside one process's; as JSON.
 
-Usage: build/torch/bin/python bench/train_curves.py [STEPS [WIDTH [MODEL]]] > results/NAME.json
+Usage: build/torch/bin/python bench/train_curves.py [STEPS [WIDTH [MODEL]]] > NAME.json
 
-Under `penstock train run --cards cpu=1,cpu=2,cpu=4`, with batches of 1 to 9 samples whose tensors
-are all split, however small, so that some cards have no sample at all. Both run for 200 steps, in
-float64 and float32, with 64 channels (WIDTH) in the first layers;
+Under `penstock train run --cards cpu=1,cpu=2,cpu=4`, with batches of 1 to 9 samples, so
+that cards have none, and with no tensor too small to be split. Both run for 200 steps, in float64
+and float32, with 64 channels (WIDTH) in the first layers;
 `tests/training/programs/curves.py` says with which optimizers and data.
 
 `cards`: the largest relative difference of a loss from that of one process with one thread, in all

@@ -4,8 +4,8 @@ Usage: build/torch/bin/python bench/train_programs.py [NAME …] > bench/results
 
 Installs Hugging Face's transformers and others into an environment of its own (500 MB beside
 torch). `bench/programs` has a program for each; they know nothing of Penstock, and each prints
-figures as it trains: losses, norms, metrics. They are small, so on cards all their tensors are
-split, however small. `apart`: the largest relative difference of a figure
+figures as it trains: losses, norms, metrics. They are small, so on cards no tensor is
+too small to be split. `apart`: the largest relative difference of a figure
 under `penstock train run --cards cpu=1,cpu=2` from that of one process on the CPU with one thread;
 `threads`: the same of one process with two threads. A program that fails has `error`.
 """
