@@ -31,12 +31,17 @@ def _without_kernel(operation: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Registers all kernels and calls the operation again.
 
     Raises:
-        NotImplementedError: they are registered, and none is for this operation.
+        NotImplementedError: they are registered, none is for this operation, and it cannot be
+            computed in the program's process.
         PenstockError: the device cannot be used.
     """
     from penstock.card.device import start
 
     if start.is_registered():
+        from penstock.card.device import foreign
+
+        if foreign.is_computable(operation):
+            return foreign.compute(start.session(), operation, args, kwargs)
         raise NotImplementedError(
             f"device penstock has no {operation.name()}: call it with tensors on the CPU"
         )

@@ -334,7 +334,6 @@ def _patch_compile() -> None:
 
 def _is_of_device(graph: torch.fx.GraphModule, given: list[Any]) -> bool:
     """Whether a graph takes or makes tensors of the device."""
-    tensors = [*given, *graph.parameters(), *graph.buffers()]
-    devices = [one.device for one in tensors if isinstance(one, torch.Tensor)]
-    devices += [node.kwargs["device"] for node in graph.graph.nodes if node.kwargs.get("device")]
-    return any(_is_own(one) for one in devices)
+    made = [node.meta.get("example_value") for node in graph.graph.nodes]
+    tensors = [*given, *graph.parameters(), *graph.buffers(), *made]
+    return any(_is_own(one.device) for one in tensors if isinstance(one, torch.Tensor))
