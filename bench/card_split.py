@@ -9,15 +9,13 @@ each in a process of its own; a figure is the median over rounds, with quartiles
 `gain`: samples a second with a split by measured speeds to those with an even one, for quotas as
 3 : 1 and as 4 : 2 : 1 : 1; `ideal`: what the quotas allow. `answered_steps`: a card's quota is cut
 to a third in mid-training; the steps until one takes less than 1.15 of the median of the last ten.
-`kept`: samples a second with snapshots, which let lost cards come back, to those without. `back_s`:
-the step in which a killed card came back, on cards without quotas; `back_step_s`: one before it.
+`kept`: samples a second with snapshots, which let lost cards come back, to those without.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -84,20 +82,6 @@ def throttled(
     return {"times_s": times_s, "settled_s": settled_s, "answered_steps": answered}
 
 
-def back(step: Callable[[], float]) -> dict[str, Any]:
-    """How long a step takes in which a killed card comes back, and one in which none does."""
-    from penstock.card.device.start import session
-
-    times_s = []
-    for number in range(12):
-        if number == 8:
-            os.kill(session().cards.cards[1].pid, signal.SIGKILL)
-        began_s = time.monotonic()
-        step()
-        times_s.append(time.monotonic() - began_s)
-    return {"back_s": times_s[8], "step_s": statistics.median(times_s[3:8])}
-
-
 def child(arm: str, name: str) -> None:
     """Measures one arm in this process."""
     import torch
@@ -108,13 +92,8 @@ def child(arm: str, name: str) -> None:
     step = step_of("resnet18", "penstock", SAMPLES)
     step()  # the cards start
     quotas = QUOTAS[name]
-    groups = [] if arm == "back" else limited(quotas)
-    if arm == "back":
-        found = back(step)
-    elif arm == "throttled":
-        found = throttled(step, groups, quotas)
-    else:
-        found = speed(step)
+    groups = limited(quotas)
+    found = throttled(step, groups, quotas) if arm == "throttled" else speed(step)
     found["shares"] = [one / sum(session().speeds) for one in session().speeds]
     print(json.dumps(found), flush=True)
     session().cards.close()
@@ -124,7 +103,7 @@ def child(arm: str, name: str) -> None:
 
 def run(arm: str, name: str) -> dict[str, Any]:
     """Runs an arm in a process of its own."""
-    recovers = "on" if arm in {"kept", "back"} else "off"
+    recovers = "on" if arm == "kept" else "off"
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", __file__, "--child", arm, name],
@@ -144,7 +123,7 @@ def main(rounds: int) -> None:
         "quotas": QUOTAS, "samples": SAMPLES, "rounds": rounds, "load_before": load_average(),
     }  # fmt: skip
     for name, quotas in QUOTAS.items():
-        arms = ["weighted", "even", *(["kept", "throttled", "back"] if name == "3:1" else [])]
+        arms = ["weighted", "even", *(["kept", "throttled"] if name == "3:1" else [])]
         found = [{arm: run(arm, name) for arm in arms} for _ in range(rounds)]
         rates = [{arm: one[arm].get("samples_per_s", 0.0) for arm in arms} for one in found]
         result[name] = {
@@ -160,8 +139,6 @@ def main(rounds: int) -> None:
                 "kept": quartiles([one["kept"] / one["weighted"] for one in rates]),
                 "answered_steps": quartiles([one["throttled"]["answered_steps"] for one in found]),
                 "throttled_times_s": found[-1]["throttled"]["times_s"],
-                "back_s": quartiles([one["back"]["back_s"] for one in found]),
-                "back_step_s": quartiles([one["back"]["step_s"] for one in found]),
             }
     result["load_after"] = load_average()
     print(json.dumps(result, indent=1))

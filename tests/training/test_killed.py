@@ -12,7 +12,7 @@ from tests.training.conftest import PROGRAMS
 
 from penstock.training.run import find
 
-MOMENTS = int(os.environ.get("PENSTOCK_TEST_MOMENTS", "3"))
+MOMENTS = int(os.environ.get("PENSTOCK_TEST_MOMENTS", "2"))
 STEPS, KILLS = 80, 2
 WITHIN_S = 120
 
@@ -47,19 +47,19 @@ def test_a_training_whose_program_is_killed_goes_on_from_its_checkpoint_with_the
     undisturbed, moment, tmp_path
 ):
     chance = random.Random(moment)  # noqa: S311 - a moment, the same in each run
-    process = training(tmp_path, "own")
     killed, lines = [], []
     at_steps = [chance.randrange(1, 15), chance.randrange(20, 35)]
-    for line in process.stdout:
-        lines.append(line)
-        if len(killed) == KILLS or not line[:1].isdigit():
-            continue
-        pid = find("own").state().pid
-        if pid and pid not in killed and int(line.split()[0]) >= at_steps[len(killed)]:
-            time.sleep(0.05 * chance.random())
-            killed.append(pid)
-            os.kill(pid, signal.SIGKILL)
-    assert process.wait(WITHIN_S) == 0
+    with training(tmp_path, "own") as process:
+        for line in process.stdout:
+            lines.append(line)
+            if len(killed) == KILLS or not line[:1].isdigit():
+                continue
+            pid = find("own").state().pid
+            if pid and pid not in killed and int(line.split()[0]) >= at_steps[len(killed)]:
+                time.sleep(0.05 * chance.random())
+                killed.append(pid)
+                os.kill(pid, signal.SIGKILL)
+        assert process.wait(WITHIN_S) == 0
     assert len(killed) == KILLS
     assert losses("".join(lines)) == undisturbed
     assert [one.event for one in find("own").events()].count("restarting") == KILLS
