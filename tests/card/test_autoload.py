@@ -124,7 +124,7 @@ def test_an_operation_that_the_device_does_not_have_is_named(forks):
     code = f"""{LOAD}
 library = torch.library.Library("mine", "DEF")
 library.define("twice(Tensor x) -> Tensor")
-library.impl("twice", lambda x: x + x, "CPU")
+library.impl("twice", lambda x: x + x, "CUDA")
 try:
     torch.ops.mine.twice(torch.empty(2, device="penstock"))
 except NotImplementedError as error:

@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
+import psutil
 import pytest
+from tests.support.named_processes import named
 from tests.training.conftest import PROGRAMS, penstock, python
 from tests.training.programs.patterns import PATTERNS
 
@@ -69,11 +70,9 @@ for step in range(60):
 
 
 def workers_of(pid):
-    """The cards of the program with this pid, which are its children."""
-    files = Path(f"/proc/{pid}/task").glob("*/children")
-    children = [one for file in files for one in file.read_text().split()]
-    return [int(one) for one in children
-            if b"penstock.card.worker" in Path(f"/proc/{one}/cmdline").read_bytes()]  # fmt: skip
+    """The workers of the program with this pid, by their pids."""
+    below = psutil.Process(pid).children(recursive=True)
+    return sorted(named("card-worker", [one.pid for one in below]))
 
 
 def test_a_run_that_loses_cards_has_the_losses_of_an_undisturbed_one():

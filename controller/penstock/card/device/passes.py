@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -109,7 +108,7 @@ class Passes:
     def _ask_loss(self, loss: torch.Tensor) -> None:
         """Asks the cards for a loss; the answer is taken by `read_loss`."""
         session = self._session
-        with session.stream.lock, contextlib.suppress(CardError):
+        with session.stream.lock:
             if self._replies or loss.numel() != 1 or not loss.is_floating_point():
                 return
             self._next_s = time.monotonic() + LOSS_PERIOD_S
@@ -120,7 +119,12 @@ class Passes:
             self._asked_step = steps.count
             body = _bytes_of(loss)
             cards = len(session.stream.links) if isinstance(layout, Partial) else 1
-            self._replies = session.stream.begin_downloads([(i, body) for i in range(cards)])
+            try:
+                self._replies = session.stream.begin_downloads([(i, body) for i in range(cards)])
+            except CardError:
+                if session.stream.recovery is None:
+                    raise
+                # Else the next operation starts other cards.
 
     def read_loss(self) -> None:
         """Takes the cards' answers if they are there; of partial sums, each card has a part."""

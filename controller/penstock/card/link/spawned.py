@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 OPTION = "--link-fd"
 _APPLICATION = Agreement("spawned")  # the pair of sockets is proof enough
 _ANSWERS_WITHIN_S = 10.0
+_TELLS_WITHIN_S = 1.0  # the connection of a worker that has ended
 _ENDS_WITHIN_S = 2.0  # after its link was closed
 
 
@@ -107,7 +108,18 @@ def spawn(
     except BaseException:
         process.end(0)
         raise
-    process.on_end(lambda: link.lose(process.how_ended(0) or "its process has ended"))
+
+    def lose() -> None:
+        link.lose(process.how_ended(0) or "its process has ended")
+
+    def has_ended() -> None:
+        # The end of the connection tells it first, after all that the worker has sent; but not if
+        # a child of the worker holds the connection open.
+        later = threading.Timer(_TELLS_WITHIN_S, lose)
+        later.daemon = True
+        later.start()
+
+    process.on_end(has_ended)
     return SpawnedCard(process, link)
 
 
