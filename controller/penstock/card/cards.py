@@ -118,6 +118,12 @@ class Cards:
         for one in self.cards:
             one.kill()
 
+    def kill(self) -> None:
+        """Ends the workers at once."""
+        self._is_closed = True
+        atexit.unregister(self.close)
+        self._kill()
+
     def cause(self, error: CardError) -> CardError:
         """The error that led to this one: the loss of a card ends the others."""
         return error if self.failures.lost is None else self.failures.lost.again()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.card.device.session import Session
     from penstock.card.link import Reply
 
-LEAST_PERIOD_S = 5.0  # between two snapshots
+LEAST_PERIOD_S = 2.0  # between two snapshots
 PERIODS = 20  # of the time that a snapshot took, until the next one
 MOST_BYTES = 512 << 20  # of frames, until there is a snapshot at the next end of a step
 LONGEST_S, MOST_BYTES_ANYWHERE = 60.0, 2 << 30  # for a program without steps
@@ -67,6 +67,7 @@ class Recovery:
         self._pending: _Snapshot | None = None
         self._next_s = 0.0  # a snapshot is due
         self._latest_s = self.copied_s = time.monotonic()
+        self._started_s = 0.0  # other cards took the place of lost ones
         self._losses = 0
         self._failures = 0  # of operations, before the snapshot
 
@@ -133,15 +134,15 @@ class Recovery:
         self._pending = None
         self._losses += 1
         try:
-            former.close()
+            former.kill()
             cards = self._started(lost)
         except BaseException:
             session.stream.is_lost = True
             raise
         cards.failures.follow(former.failures, self._failures)
         session.replaced(cards)
-        text = (f"{lost.sentence}; after {time.monotonic() - began_s:.1f} s all cards run again, "
-                "with the same content")  # fmt: skip
+        text = (f"{lost.sentence}; all cards run again after {self._started_s - began_s:.1f} s, "
+                f"with the same content after {time.monotonic() - began_s:.1f} s")  # fmt: skip
         note_event("card-lost", text)
         warn(text)
 
@@ -161,6 +162,7 @@ class Recovery:
     def _replayed(self, former: Cards) -> Cards:
         """New cards that have everything. Raises `PenstockError`."""
         cards = start_cards([one.again for one in former.cards], former.speeds)
+        self._started_s = time.monotonic()
         cards.has_measured = former.has_measured
         with cards.ended_on_error():
             links = [one.link for one in cards.cards]
