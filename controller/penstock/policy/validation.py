@@ -76,6 +76,8 @@ class _Check:
         """The keys that the schema allows inside `path`."""
         model: type[BaseModel] | None = self._schema
         for part in path:
+            if isinstance(part, int):  # of a list, whose items have one model
+                continue
             fields = (
                 {f.alias or name: f.annotation for name, f in model.model_fields.items()}
                 if model
@@ -114,7 +116,7 @@ def _message(detail: ErrorDetails) -> str:
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
-    if get_origin(annotation) in (Union, UnionType):
+    if get_origin(annotation) in (Union, UnionType, list):
         return next((model for model in map(_model_in, get_args(annotation)) if model), None)
     return (
         annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from penstock.model import PenstockError, parse_duration_ns
-from penstock.policy.document import Document, Problem, parse, read_text
+from penstock.policy.document import Document, KeyPath, Problem, parse, read_text
 from penstock.policy.validation import InvalidError, validated
+from penstock.training.fields import Address, Card, Duration, Name, Strict
+from penstock.training.kubernetes import Kubernetes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,59 +19,18 @@ if TYPE_CHECKING:
 API_VERSION, KIND = "penstock.io/v1alpha1", "TrainJob"
 DEFAULT_PROJECT = "default"
 MOST_RESTARTS = 1000
-NAME = r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$"
+MOST_NAME = 57  # of a host name's 63: a '-' before the group and one before the card's number
 Split = Literal["weighted", "even"]
-Name = Annotated[str, StringConstraints(pattern=NAME)]
 
 
-def _duration(value: object) -> str:
-    """A time with its unit, as it was written. Raises `ValueError`."""
-    parse_duration_ns(value)
-    return str(value)
-
-
-def _address(text: str) -> str:
-    """An address that alarms can be sent to. Raises `ValueError`."""
-    parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError(f"{text[:60]!r} is no address: write https://HOST/PATH")
-    return text
-
-
-def _card(value: object) -> str:
-    """One card as in $PENSTOCK_CARD. Raises `ValueError`."""
-    from penstock.card.card_list import parse_cards
-    from penstock.card.names import VARIABLE
-
-    text = str(value)
-    try:
-        (card,) = parse_cards(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is several cards: write each as an item of the list") from None
-    except PenstockError as error:
-        what = error.what.replace(f" in ${VARIABLE}", "")
-        raise ValueError(f"{what}: {error.why}") from None
-    del card
-    return text
-
-
-Duration = Annotated[str, BeforeValidator(_duration)]
-Address = Annotated[str, AfterValidator(_address)]
-Card = Annotated[str, BeforeValidator(_card)]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-
-class Metadata(_Strict):
+class Metadata(Strict):
     """Which project the job belongs to, and what its run is called."""
 
     project: Name = DEFAULT_PROJECT
     name: Name | None = None
 
 
-class Pool(_Strict):
+class Pool(Strict):
     """What the job claims of the compute pool."""
 
     tflops: str | float
@@ -88,7 +40,7 @@ class Pool(_Strict):
     wait: str | None = None
 
 
-class Spec(_Strict):
+class Spec(Strict):
     """What is run, and on what."""
 
     command: list[str] = Field(min_length=1)
@@ -96,6 +48,7 @@ class Spec(_Strict):
     environment: dict[str, str] = Field(default_factory=dict)
     cards: list[Card] | None = Field(None, min_length=1)
     pool: Pool | None = None
+    kubernetes: Kubernetes | None = None
     split: Split = "weighted"
     restarts: int = Field(0, ge=0, le=MOST_RESTARTS)
     webhook: Address | None = Field(
@@ -105,11 +58,15 @@ class Spec(_Strict):
 
     @model_validator(mode="after")
     def _one_place(self) -> Spec:
-        if (self.cards is None) == (self.pool is None):
-            raise ValueError("write either cards (of this machine) or pool")
+        places = (self.cards, self.pool, self.kubernetes)
+        if all(one is None for one in places) or None not in (self.cards, self.pool):
+            raise ValueError("write either cards (of this machine) or pool, or kubernetes")
         if self.split == "even" and self.pool is not None:
             raise ValueError("split: even is for cards: what a pool gives has its measured speed")
         if self.split == "even" and any("=" in one for one in self.cards or ()):
+            raise ValueError("split: even contradicts speeds that are given: leave one of them out")
+        groups = self.kubernetes.groups if self.kubernetes is not None else []
+        if self.split == "even" and any(one.speed is not None for one in groups):
             raise ValueError("split: even contradicts speeds that are given: leave one of them out")
         if self.cards is not None and len({"=" in one for one in self.cards}) > 1:
             raise ValueError("some cards have a speed and others have none: write all or none")
@@ -128,7 +85,7 @@ class Spec(_Strict):
         return ",".join(even[one] if self.split == "even" else one for one in self.cards)
 
 
-class TrainJob(_Strict):
+class TrainJob(Strict):
     """A training job."""
 
     api_version: Literal["penstock.io/v1alpha1"] = Field(alias="apiVersion")
@@ -161,16 +118,60 @@ def load_job(file: Path) -> TrainJob:
     """The job of a file, which runs in the file's folder unless it says another.
 
     Raises:
-        JobError: it has not exactly one document, or that is not valid.
+        JobError: it has not exactly one document, or that is not valid, or for Kubernetes alone.
         PenstockError: the file cannot be read, or is no YAML.
     """
+    document, job = _only(file)
+    if job.spec.cards is None and job.spec.pool is None:
+        text = (f"the job has cards on Kubernetes alone: start it with penstock train render {file} "
+                "| kubectl apply -f -, or write cards or pool for this machine, too")  # fmt: skip
+        raise JobError([_problem(file, document, ("spec", "kubernetes"), text)])
+    folder = str((file.absolute().parent / (job.spec.folder or "")).resolve())
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"folder": folder})})
+
+
+def load_kubernetes_job(file: Path) -> TrainJob:
+    """The job of a file that is to run on Kubernetes; its folder is the container's.
+
+    Raises:
+        JobError: as `load_job`, or the document lacks what its objects need.
+        PenstockError: the file cannot be read, or is no YAML.
+    """
+    document, job = _only(file)
+    kubernetes, metadata, folder = job.spec.kubernetes, job.metadata, job.spec.folder
+    if kubernetes is None:
+        text = "is missing: write {image: IMAGE, groups: [{name: a, cards: 2}]}"
+        raise JobError([_problem(file, document, ("spec", "kubernetes"), text)])
+    if metadata.name is None:
+        text = "is missing: the objects of each run have its name"
+        raise JobError([_problem(file, document, ("metadata", "name"), text)])
+    if folder is not None and not folder.startswith("/"):
+        text = f"{folder!r} does not begin with /: on Kubernetes it is the container's"
+        raise JobError([_problem(file, document, ("spec", "folder"), text)])
+    name, longest = job_name(job), max(len(one.name) for one in kubernetes.groups)
+    if "." in name or len(name) > MOST_NAME - longest:
+        text = (f"{name!r} cannot be a part of host names: use no '.', and at most "
+                f"{MOST_NAME - longest} letters for project and name")  # fmt: skip
+        raise JobError([_problem(file, document, ("metadata", "name"), text)])
+    return job
+
+
+def job_name(job: TrainJob) -> str:
+    """The name of a job's objects on Kubernetes."""
+    return f"{job.metadata.project}-{job.metadata.name}"
+
+
+def _only(file: Path) -> tuple[Document, TrainJob]:
+    """The document of a file with one. Raises `JobError`, `PenstockError`."""
     documents = parse(read_text(file), str(file))
     if len(documents) != 1:
         text = f"has {len(documents)} documents: a file has one job, beginning with kind: {KIND}"
         raise JobError([Problem(str(file), None, (), text)])
-    job = checked(documents[0], str(file))
-    folder = str((file.absolute().parent / (job.spec.folder or "")).resolve())
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"folder": folder})})
+    return documents[0], checked(documents[0], str(file))
+
+
+def _problem(file: Path, document: Document, path: KeyPath, text: str) -> Problem:
+    return Problem(str(file), document.position(path), path, text)
 
 
 def checked(document: Document, file: str) -> TrainJob:

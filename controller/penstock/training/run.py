@@ -23,7 +23,8 @@ from pydantic import TypeAdapter
 
 from penstock.card.published import started_ticks
 from penstock.model import PenstockError, nearest
-from penstock.training.document import NAME, TrainJob
+from penstock.training.document import TrainJob
+from penstock.training.fields import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

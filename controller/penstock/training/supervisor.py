@@ -12,8 +12,10 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from penstock.card.card_list import parse_cards
 from penstock.card.names import AS_VARIABLE, EVENTS_VARIABLE, RECOVERY_VARIABLE, VARIABLE
 from penstock.card.published import started_ticks
+from penstock.card.served_cards import ServedCard, dismiss
 from penstock.model.names import MAX_TENANT_NAME
 from penstock.training.alarm import Alarm
 from penstock.training.run import State
@@ -36,10 +38,12 @@ class Supervisor:
     The program writes into the run's log itself, so that it goes on if this process is killed.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, failures: int | None = None) -> None:
+        """`failures`: how often the program has failed before, where a cluster starts it again."""
         self._run = run
+        self._is_started_elsewhere = failures is not None
         self._spec = run.job().spec
-        self._state = State("starting", began_s=time.time())
+        self._state = State("starting", attempt=failures or 0, began_s=time.time())
         self._why = ""  # the program could not be started
         self._is_stopped = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -60,11 +64,15 @@ class Supervisor:
             if self._is_stopped.is_set():
                 return self._end("stopped", code, "it was told to stop")
             if code == 0:
+                self._dismiss_cards()
                 return self._end("succeeded", code, "")
             reason = self._why or why_ended(code)
             left = self._spec.restarts + 1 - self._state.attempt
             if left <= 0 or code in {NOT_FOUND, NOT_STARTED}:
+                self._dismiss_cards()
                 return self._end("failed", code, reason)
+            if self._is_started_elsewhere:
+                return self._end("failed", code, f"{reason}; it may be started again ({left} left)")
             pause_s = min(FIRST_PAUSE_S * 2 ** (self._state.attempt - 1), LONGEST_PAUSE_S)
             text = f"{reason}; it is started again in {pause_s:g} s ({left} left)"
             self._note("restarting", text)
@@ -72,6 +80,13 @@ class Supervisor:
             self._is_stopped.wait(pause_s)
             if self._is_stopped.is_set():
                 return self._end("stopped", code, "it was told to stop")
+
+    def _dismiss_cards(self) -> None:
+        """The run is over, for which cards at addresses may wait."""
+        text = self._spec.card_variable() or ""
+        served = [one for one in parse_cards(text) if isinstance(one, ServedCard)] if text else []
+        for problem in dismiss(served, {**os.environ, **self._spec.environment}):
+            self._note("card-not-told", problem)
 
     def stop(self) -> None:
         """Ends the program, with its children, and does not start it again."""
