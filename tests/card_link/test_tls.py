@@ -14,7 +14,6 @@ import pytest
 from tests.card_link.support.cards import AGREEMENT, link_to, over_tls, write_identity
 from tests.card_link.support.worker import COUNT, ECHO, FAIL
 
-from penstock.card.link import endpoint
 from penstock.card.link import (
     Agreement,
     CardError,
@@ -22,6 +21,7 @@ from penstock.card.link import (
     OperationError,
     TcpEndpoint,
     TlsIdentity,
+    endpoint,
     issue,
     listen_tcp,
 )
@@ -63,7 +63,7 @@ def test_a_node_that_does_not_answer_is_asked_again_as_its_name_may_have_moved(
     for one in waiting:
         one.setblocking(False)
         one.connect_ex(("127.0.0.1", port))
-    with over_tls(tmp_path, tuple(made.values())) as (there, process):
+    with over_tls(tmp_path, tuple(made.values())) as (there, _):
         addresses = iter([port])
         dial = socket.create_connection
         monkeypatch.setattr(

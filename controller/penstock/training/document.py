@@ -10,7 +10,7 @@ from penstock.model import PenstockError, parse_duration_ns
 from penstock.policy.document import Document, KeyPath, Problem, parse, read_text
 from penstock.policy.validation import InvalidError, validated
 from penstock.training.fields import Address, Card, Duration, Name, Strict
-from penstock.training.kubernetes import Kubernetes
+from penstock.training.kubernetes import Kubernetes  # noqa: TC001 - pydantic reads it
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,8 +123,10 @@ def load_job(file: Path) -> TrainJob:
     """
     document, job = _only(file)
     if job.spec.cards is None and job.spec.pool is None:
-        text = (f"the job has cards on Kubernetes alone: start it with penstock train render {file} "
-                "| kubectl apply -f -, or write cards or pool for this machine, too")  # fmt: skip
+        text = (
+            "the job has cards on Kubernetes alone: start it with penstock train render "
+            f"{file} | kubectl apply -f -, or write cards or pool for this machine, too"
+        )
         raise JobError([_problem(file, document, ("spec", "kubernetes"), text)])
     folder = str((file.absolute().parent / (job.spec.folder or "")).resolve())
     return job.model_copy(update={"spec": job.spec.model_copy(update={"folder": folder})})

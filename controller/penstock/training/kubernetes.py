@@ -32,7 +32,8 @@ def _group(text: str) -> str:
     """The name of a group, which becomes a part of host names. Raises `ValueError`."""
     if not _GROUP.fullmatch(text):
         raise ValueError(
-            f"{text[:70]!r} is not a group's name: use at most 20 lower-case letters, digits and '-'"
+            f"{text[:70]!r} is not a group's name: use at most 20 lower-case letters, digits "
+            "and '-'"
         )
     return text
 
@@ -83,13 +84,13 @@ class Volume(Strict):
 class PodSettings(Strict):
     """What the Pods of a group, and the program's, may have."""
 
-    image: str | None = Field(None, min_length=1, description="in place of kubernetes.image")
+    image: str | None = Field(default=None, min_length=1, description="not kubernetes.image")
     limits: Amounts = Field(default_factory=dict)
     requests: Amounts = Field(default_factory=dict)
     node_selector: dict[str, str] = Field(default_factory=dict, alias="nodeSelector")
     tolerations: list[dict[str, Any]] = Field(default_factory=list)
     annotations: dict[str, str] = Field(default_factory=dict)
-    runtime_class: Label | None = Field(None, alias="runtimeClassName")
+    runtime_class: Label | None = Field(default=None, alias="runtimeClassName")
     volumes: list[Volume] = Field(default_factory=list)
 
 
@@ -116,7 +117,7 @@ class Kubernetes(Strict):
     user: int = Field(1000, ge=0, description="that all containers run as")
     wait: Duration = Field("1h", description="for how long program and cards wait for each other")
     groups: list[Group] = Field(min_length=1)
-    program: PodSettings = Field(default_factory=PodSettings)
+    program: PodSettings = PodSettings()
     priority_class: str | None = Field(None, alias="priorityClassName")
     pull_secrets: list[Label] = Field(default_factory=list, alias="imagePullSecrets")
 

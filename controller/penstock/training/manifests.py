@@ -24,6 +24,7 @@ PART_LABEL = "penstock.io/train-part"  # "program", or the group's name
 PROGRAM = "program"
 PORT = 7700
 _CREDENTIALS, _RUNS = "/etc/penstock/card", "/var/lib/penstock/train"
+_SHM = "/dev/shm"  # noqa: S108 - where POSIX shared memory is
 _TERMINATED = 143  # exit code of who was told to end: a Pod that is deleted
 _NOT_STARTED, _NOT_FOUND = 126, 127
 _MOST_LOSSES = 1000  # of a card's Pod: the program, not the Job, says when it is too often
@@ -58,7 +59,7 @@ class _Objects:
         groups = [self._group(one) for one in self._kubernetes.groups]
         return [*secrets, self._service(), *groups, self._program()]
 
-    def _object(self, api_version: str, kind: str, name: str, **rest: Any) -> Object:
+    def _object(self, api_version: str, kind: str, name: str, **rest: object) -> Object:
         metadata: Object = {"name": name, "labels": dict(self.labels)}
         if self._kubernetes.namespace is not None:
             metadata["namespace"] = self._kubernetes.namespace
@@ -116,7 +117,7 @@ class _Objects:
         container = self._container(settings, PROGRAM, self._command(), environment)
         pod = self._pod(settings, PROGRAM, PROGRAM, container)
         # Loaders hand batches over in shared memory, of which a container has 64 MiB else.
-        for name, path, source in (("runs", _RUNS, {}), ("shm", "/dev/shm", {"medium": "Memory"})):
+        for name, path, source in (("runs", _RUNS, {}), ("shm", _SHM, {"medium": "Memory"})):
             container["volumeMounts"].append({"name": name, "mountPath": path})
             pod["spec"]["volumes"].append({"name": name, "emptyDir": source})
         if job.spec.folder is not None:

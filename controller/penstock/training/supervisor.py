@@ -72,7 +72,8 @@ class Supervisor:
                 self._dismiss_cards()
                 return self._end("failed", code, reason)
             if self._is_started_elsewhere:
-                return self._end("failed", code, f"{reason}; it may be started again ({left} left)")
+                text = f"{reason}; it may be started again elsewhere ({left} left)"
+                return self._end("failed", code, text, event="restarting")
             pause_s = min(FIRST_PAUSE_S * 2 ** (self._state.attempt - 1), LONGEST_PAUSE_S)
             text = f"{reason}; it is started again in {pause_s:g} s ({left} left)"
             self._note("restarting", text)
@@ -127,8 +128,8 @@ class Supervisor:
             return
         end_group(process.pid, self._spec.grace_s, lambda: process.returncode is not None)
 
-    def _end(self, phase: str, code: int, reason: str) -> State:
-        self._note(phase, reason)
+    def _end(self, phase: str, code: int, reason: str, event: str = "") -> State:
+        self._note(event or phase, reason)
         self._set(phase=phase, pid=0, ticks=0, code=code, reason=reason, ended_s=time.time())
         return self._state
 

@@ -120,8 +120,8 @@ class Standby:
         It waits for a program, calls `came`, then `take` before it opens its device, and returns an
         exit status of `penstock.card.link.serve`. `on_end`: called with the pid and the status of
         each worker that has ended otherwise than in order. `stays_s`: for so long the program may
-        be away; None: for ever, also after it has left in order. `comes_again`: it may, after it has
-        left, until it is said that its run is over.
+        be away; None: for ever, also after it has left in order. `comes_again`: it may, after it
+        has left, until it is said that its run is over.
         """
         self._work, self._on_end, self._stays_s = work, on_end, stays_s
         self._workers: list[_Worker] = []
@@ -145,12 +145,12 @@ class Standby:
             while not self._is_over():
                 if all(one.has_come for one in self._workers):
                     self._workers.append(_Worker(self._work))
-                awaited = [*self._workers, self._stops]
+                awaited: list[_Worker | int] = [*self._workers, self._stops]
                 for one in select.select(awaited, [], [], self._wait_s())[0]:
-                    if one is self._stops:
-                        os.eventfd_read(self._stops)
-                    else:
+                    if isinstance(one, _Worker):
                         self._follow(one)
+                    else:
+                        os.eventfd_read(one)
         finally:
             for one in self._workers:
                 one.end()
