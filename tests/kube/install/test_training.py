@@ -23,7 +23,7 @@ from penstock.kube.objects.names import PLACED, WAY
 pytestmark = pytest.mark.kube
 
 TORCH = PROJECT / "build/torch"
-STEPS = 40
+STEPS = 24
 STAYS, DRAINED = BY_PLUGIN, BY_CLAIMS  # nodes
 MOUNTS = {
     "/opt/python": "BASE", "/opt/torch": "SITE", "/opt/controller": PROJECT / "controller",
@@ -117,7 +117,7 @@ def document(places: dict[str, str], namespace: str) -> dict[str, object]:
         "apiVersion": "penstock.io/v1alpha1", "kind": "TrainJob",
         "metadata": {"project": "test", "name": "drained"},
         "spec": {
-            "command": ["python3", "/opt/program/train.py", str(STEPS), "0.3"],
+            "command": ["python3", "/opt/program/train.py", str(STEPS), "0.5"],
             "environment": ENVIRONMENT, "kubernetes": kubernetes,
         },
     }  # fmt: skip
