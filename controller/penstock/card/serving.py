@@ -38,8 +38,9 @@ def serve_card(
     """Serves one program after another until this process is ended.
 
     `kind`: the card's, such as cuda:1. `port`: 0 for any. `folder`: the worker's credentials. `say`
-    is told what happens. `once_s`: serves the programs of one run; it returns when that is over, or
-    no program has been there for so many seconds, and a signal's end is not taken for success.
+    is told what happens. `once_s`: serves the programs of one run, until that is over or no program
+    has been there for so many seconds. Signal n then ends this process with exit code 128+n, which
+    nobody takes for the run's end.
 
     Raises:
         PenstockError: there is no such card, or the address or the credentials cannot be used.
