@@ -66,7 +66,7 @@ test-torch: $(TORCH)/.installed ## The tests that need torch alone (the virtual 
 test-torch-versions: setup ## The virtual card with each supported release of torch, one environment after another (6 GB at a time)
 	$(BIN)/python -m tests.support.torch_versions $(PYTEST_ARGS)
 
-test-kube: setup cluster-programs ## The tests on a real Kubernetes cluster alone (root)
+test-kube: setup cluster-programs $(TORCH)/.installed ## The tests on a real Kubernetes cluster alone (root)
 	$(BIN)/pytest -m kube tests/kube $(PYTEST_ARGS)
 
 faults: setup ## Faults put in one at a time: tests must fail (tests/README.md; ten minutes)

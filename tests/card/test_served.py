@@ -48,10 +48,10 @@ def undisturbed():
 class Served:
     """`penstock card serve` as a process."""
 
-    def __init__(self, credentials, port=0, card="cpu"):
+    def __init__(self, credentials, port=0, card="cpu", more=()):
         self.process = subprocess.Popen(
             [sys.executable, "-m", "penstock", "card", "serve", f"--listen=127.0.0.1:{port}",
-             f"--credentials={credentials}", f"--card={card}"],
+             f"--credentials={credentials}", f"--card={card}", *more],
             stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.first = self.process.stderr.readline()
@@ -152,6 +152,64 @@ def test_a_card_serves_one_program_at_a_time_and_the_next_once_that_has_left(ser
         except PenstockError:
             assert time.monotonic() < deadline_s
     cards.close()
+
+
+ONCE = ("--once", "--wait=60s")
+
+
+def test_a_card_for_one_run_serves_its_programs_until_it_is_told_that_the_run_is_over(serving):
+    served = serving(more=ONCE)
+    places = parse_cards(served.card)
+    for _ in range(2):
+        start_cards(places).close()  # in order, as a program that failed
+    cards = start_cards(places)
+    os.kill(cards.cards[0].pid, signal.SIGKILL)
+    cards.close()
+    assert served_cards.dismiss(places, os.environ) == []
+    assert served.process.wait(20) == 0
+    assert "its run is over" in served.process.stderr.read()
+    (said,) = served_cards.dismiss(places, os.environ)
+    assert said.startswith(f"card 127.0.0.1:{served.port} was not told that the run is over")
+
+
+def test_a_card_that_was_told_of_its_runs_end_serves_the_program_that_is_there_to_its_end(serving):
+    served = serving(more=ONCE)
+    places = parse_cards(served.card)
+    cards = start_cards(places)
+    assert served_cards.dismiss(places, os.environ) == []
+    with pytest.raises(subprocess.TimeoutExpired):
+        served.process.wait(1)
+    cards.close()
+    assert served.process.wait(20) == 0
+
+
+def test_a_card_for_one_run_waits_only_so_long_for_its_program(serving):
+    served = serving(more=("--once", "--wait=1s"))
+    assert served.process.wait(20) == 0
+    assert "no program came for 1 s" in served.process.stderr.read()
+
+
+@pytest.mark.parametrize(("more", "code"), [((), 0), (ONCE, 143)], ids=["for ever", "once"])
+def test_a_card_that_is_told_to_end_has_served_its_run_only_if_it_has_none(serving, more, code):
+    served = serving(more=more)  # and is forking its first worker just now
+    served.end()
+    assert served.process.returncode == code
+
+
+def test_a_card_without_a_run_goes_on_when_one_is_over(serving):
+    served = serving()
+    places = parse_cards(served.card)
+    assert served_cards.dismiss(places, os.environ) == []
+    start_cards(places).close()
+
+
+def test_a_program_waits_for_its_cards_as_long_as_its_environment_says(monkeypatch):
+    assert served_cards.comes_within_s() == 300
+    monkeypatch.setenv("PENSTOCK_CARD_WAIT", "1m30s")
+    assert served_cards.comes_within_s() == 90
+    monkeypatch.setenv("PENSTOCK_CARD_WAIT", "soon")
+    with pytest.raises(PenstockError, match="write PENSTOCK_CARD_WAIT=1h"):
+        served_cards.comes_within_s()
 
 
 def test_others_credentials_are_turned_away(serving, tmp_path, monkeypatch):

@@ -21,6 +21,7 @@ from penstock.card.link import (
     OperationError,
     TcpEndpoint,
     TlsIdentity,
+    endpoint,
     issue,
     listen_tcp,
 )
@@ -50,6 +51,30 @@ def refused(endpoint: TcpEndpoint, **options) -> str:
     with pytest.raises(CardError) as caught:
         link_to(endpoint, settings=LinkSettings(connect_s=5), **options)
     return str(caught.value)
+
+
+def test_a_node_that_does_not_answer_is_asked_again_as_its_name_may_have_moved(
+    made, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(endpoint, "_ANSWERS_S", 0.3)
+    full = socket.create_server(("127.0.0.1", 0), backlog=0)
+    port = full.getsockname()[1]
+    waiting = [socket.socket() for _ in range(4)]
+    for one in waiting:
+        one.setblocking(False)
+        one.connect_ex(("127.0.0.1", port))
+    with over_tls(tmp_path, tuple(made.values())) as (there, _):
+        addresses = iter([port])
+        dial = socket.create_connection
+        monkeypatch.setattr(
+            endpoint.socket, "create_connection",
+            lambda at, within_s: dial((at[0], next(addresses, at[1])), within_s),
+        )  # fmt: skip
+        link = link_to(there, settings=LinkSettings(connect_s=20))
+        assert next(addresses, None) is None, "the full one was not asked"
+        link.close()
+    for one in (full, *waiting):
+        one.close()
 
 
 def test_requests_of_any_size_cross_in_both_directions(worker):

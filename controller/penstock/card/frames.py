@@ -45,6 +45,7 @@ class Kind(IntEnum):
     FIGURES = 47  # request: what the card has done so far
     TRACE = 46  # request: begins or ends a trace; answers the time by the card's clock
     FORGET = 48  # operations that are not called any more
+    DISMISS = 49  # request, in place of SET_UP: the program's run is over
     FAILED = 64  # event from a worker: a Failure
     TRACED = 65  # event from a worker: TraceEvents
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.card.credentials import SERVED, WORKER, Credentials
-from penstock.card.frames import KINDS
+from penstock.card.frames import KINDS, Kind
 from penstock.card.link import Agreement, CardLink, LinkSettings, TcpEndpoint
-from penstock.card.names import CREDENTIALS_VARIABLE, TCP
+from penstock.card.names import CREDENTIALS_VARIABLE, TCP, WAIT_VARIABLE
 from penstock.card.places import StartedCard
-from penstock.model import PenstockError
+from penstock.model import PenstockError, parse_duration_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from penstock.card.places import OnCard
 
 COMES_WITHIN_S = 300.0  # a worker that was not started yet, or is moved to another node
+DISMISSED_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,9 @@ class ServedCard:
     host: str
     port: int
     speed: float | None = None
+
+    def __str__(self) -> str:
+        return f"card {self.host}:{self.port}"
 
     @classmethod
     def parse(cls, text: str, speed: float | None, *, has_limit: bool) -> ServedCard:
@@ -48,16 +53,56 @@ class ServedCard:
 
     def start(self, name: str, on: OnCard) -> StartedCard:
         """See `CardPlace`. Raises `PenstockError` if the worker is not reached."""
-        credentials = Credentials.read(_folder())
+        credentials = Credentials.read(_folder(os.environ))
         link = CardLink(
             name, TcpEndpoint(self.host, self.port, credentials.identity, WORKER),
             Agreement(SERVED, credentials.token), kinds=KINDS,
-            settings=LinkSettings(connect_s=COMES_WITHIN_S), on_event=on.event,
+            settings=LinkSettings(connect_s=comes_within_s()), on_event=on.event,
             on_fault=on.fault, on_end=on.end, log=f"what penstock card serve wrote on {self.host}",
         )  # fmt: skip
         with _reaching(self) as (_, address):
             host = str(address[0])
         return StartedCard(link, host, self.speed, link.close, link.abort, self)
+
+
+def comes_within_s() -> float:
+    """For how long a card is waited for. Raises `PenstockError` if the environment has no time."""
+    text = os.environ.get(WAIT_VARIABLE, "")
+    try:
+        return parse_duration_ns(text) / 1e9 if text else COMES_WITHIN_S
+    except ValueError as error:
+        raise PenstockError(
+            f"invalid ${WAIT_VARIABLE}", str(error), f"write {WAIT_VARIABLE}=1h"
+        ) from error  # fmt: skip
+
+
+def dismiss(cards: Sequence[ServedCard], environment: Mapping[str, str]) -> list[str]:
+    """Tells cards that the run is over for which they wait (`penstock card serve --once`).
+
+    `environment`: the program's, which names its credentials. Returns a sentence for each card that
+    could not be told.
+    """
+
+    def tell(card: ServedCard) -> str:
+        try:
+            credentials = Credentials.read(_folder(environment))
+            link = CardLink(
+                str(card), TcpEndpoint(card.host, card.port, credentials.identity, WORKER),
+                Agreement(SERVED, credentials.token), kinds=KINDS,
+                settings=LinkSettings(connect_s=DISMISSED_WITHIN_S),
+            )  # fmt: skip
+            try:
+                link.request(Kind.DISMISS).result(DISMISSED_WITHIN_S)
+            finally:
+                link.close(1.0)
+        except PenstockError as error:
+            return f"{card} was not told that the run is over: {error}"
+        return ""
+
+    if not cards:
+        return []
+    with ThreadPoolExecutor(len(cards)) as threads:
+        return [one for one in threads.map(tell, cards) if one]
 
 
 def own_address(card: ServedCard) -> str:
@@ -75,13 +120,13 @@ def _reaching(card: ServedCard) -> Iterator[tuple[int, tuple[Any, ...]]]:
         yield found[0], found[4]
     except OSError as error:
         raise PenstockError(
-            f"card {card.host}:{card.port} cannot be reached", error.strerror or str(error),
+            f"{card} cannot be reached", error.strerror or str(error),
             "see whether the name and the network are right", reason="unavailable",
         ) from error  # fmt: skip
 
 
-def _folder() -> Path:
-    text = os.environ.get(CREDENTIALS_VARIABLE, "")
+def _folder(environment: Mapping[str, str]) -> Path:
+    text = environment.get(CREDENTIALS_VARIABLE, "")
     if not text:
         raise PenstockError(
             "a card at an address needs credentials", f"${CREDENTIALS_VARIABLE} is not set",

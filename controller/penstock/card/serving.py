@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 # Penstock's own extension of torch must not load in a worker, nor may others that move work away.
@@ -22,14 +21,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from penstock.card.worker.standby import Turn
+
 _MOST_BYTES = 4096  # of an error
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve_card(kind: str, host: str, port: int, folder: Path, say: Callable[[str], None]) -> None:
+def serve_card(
+    kind: str,
+    host: str,
+    port: int,
+    folder: Path,
+    say: Callable[[str], None],
+    once_s: float | None = None,
+) -> None:
     """Serves one program after another until this process is ended.
 
     `kind`: the card's, such as cuda:1. `port`: 0 for any. `folder`: the worker's credentials. `say`
-    is told what happens.
+    is told what happens. `once_s`: serves the programs of one run, until that is over or no program
+    has been there for so many seconds. Signal n then ends this process with exit code 128+n, which
+    nobody takes for the run's end.
 
     Raises:
         PenstockError: there is no such card, or the address or the credentials cannot be used.
@@ -43,10 +54,27 @@ def serve_card(kind: str, host: str, port: int, folder: Path, say: Callable[[str
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         say(f"worker {pid} {how}; the next program is served")
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # which ends the workers first
+    told: list[int] = []  # which signals
+
+    def stop(number: int, _: object) -> None:
+        told.append(number)
+        standby.stop()
+
+    def work(turn: Turn) -> int:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        return serve_next(order, listener, turn)
+
+    standby = Standby(work, on_end, once_s, comes_again=once_s is not None)
+    for number in _ENDING:
+        signal.signal(number, stop)
     with listen_tcp(host, port, credentials.identity, PROGRAM) as listener:
         say(f"card {kind} waits for programs at {host}:{listener.port}")
-        Standby(partial(serve_next, order, listener), on_end).run()
+        standby.run()
+    if not told:
+        why = "its run is over" if standby.is_dismissed else f"no program came for {once_s:g} s"
+        say(f"card {kind} is served no longer: {why}")
+    elif once_s is not None:
+        sys.exit(128 + told[0])
 
 
 def _check(kind: str) -> None:

@@ -76,7 +76,7 @@ class _Check:
         """The keys that the schema allows inside `path`."""
         model: type[BaseModel] | None = self._schema
         for part in path:
-            if isinstance(part, int):  # the model is that of the list's items
+            if isinstance(part, int):  # of a list, whose items have one model
                 continue
             fields = (
                 {f.alias or name: f.annotation for name, f in model.model_fields.items()}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from penstock.model import nearest
-from penstock.training.keys import Name, Strict
+from penstock.training.fields import Name, Strict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

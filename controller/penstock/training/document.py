@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import urlsplit
+import os
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from penstock.card.names import TCP
+from penstock.card.names import CREDENTIALS_VARIABLE, TCP
 from penstock.model import PenstockError, parse_duration_ns
-from penstock.model.address import read_address
-from penstock.policy.document import Document, Problem, parse, read_text
+from penstock.policy.document import Document, KeyPath, Problem, parse, read_text
 from penstock.policy.validation import InvalidError, validated
 from penstock.training.data import Data, problems_of
-from penstock.training.keys import Name, Strict
+from penstock.training.fields import Address, Below, Card, Duration, Listener, Name, Strict
+from penstock.training.kubernetes import Kubernetes  # noqa: TC001 - pydantic reads it
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,62 +22,8 @@ if TYPE_CHECKING:
 API_VERSION, KIND = "penstock.io/v1alpha1", "TrainJob"
 DEFAULT_PROJECT = "default"
 MOST_RESTARTS = 1000
+MOST_NAME = 57  # of a host name's 63: a '-' before the group and one before the card's number
 Split = Literal["weighted", "even"]
-
-
-def _duration(value: object) -> str:
-    """A time with its unit, as it was written. Raises `ValueError`."""
-    parse_duration_ns(value)
-    return str(value)
-
-
-def _address(text: str) -> str:
-    """An address that alarms can be sent to. Raises `ValueError`."""
-    parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError(f"{text[:60]!r} is no address: write https://HOST/PATH")
-    return text
-
-
-def _below(text: str) -> str:
-    """A path in the folder where the program runs. Raises `ValueError`."""
-    path = PurePath(text)
-    if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise ValueError(f"{text[:60]!r} is not below the folder where the program runs")
-    return text
-
-
-def _listener(text: str) -> str:
-    """HOST:PORT. Raises `ValueError`."""
-    try:
-        read_address(text)
-    except PenstockError as error:
-        raise ValueError(str(error)) from None
-    return text
-
-
-def _card(value: object) -> str:
-    """One card as in $PENSTOCK_CARD. Raises `ValueError`."""
-    from penstock.card.card_list import parse_cards
-    from penstock.card.names import VARIABLE
-
-    text = str(value)
-    try:
-        (card,) = parse_cards(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is several cards: write each as an item of the list") from None
-    except PenstockError as error:
-        what = error.what.replace(f" in ${VARIABLE}", "")
-        raise ValueError(f"{what}: {error.why}") from None
-    del card
-    return text
-
-
-Duration = Annotated[str, BeforeValidator(_duration)]
-Address = Annotated[str, AfterValidator(_address)]
-Below = Annotated[str, AfterValidator(_below)]
-Listener = Annotated[str, AfterValidator(_listener)]
-Card = Annotated[str, BeforeValidator(_card)]
 
 
 class Metadata(Strict):
@@ -111,6 +56,7 @@ class Spec(Strict):
     cards: list[Card] | None = Field(None, min_length=1)
     credentials: str | None = Field(None, description="a folder, for cards at tcp:HOST:PORT")
     pool: Pool | None = None
+    kubernetes: Kubernetes | None = None
     split: Split = "weighted"
     restarts: int = Field(0, ge=0, le=MOST_RESTARTS)
     webhook: Address | None = Field(
@@ -123,20 +69,32 @@ class Spec(Strict):
 
     @model_validator(mode="after")
     def _one_place(self) -> Spec:
-        if (self.cards is None) == (self.pool is None):
-            raise ValueError("write either cards or pool")
+        places = (self.cards, self.pool, self.kubernetes)
+        if all(one is None for one in places) or None not in (self.cards, self.pool):
+            raise ValueError("write either cards or pool, or kubernetes")
         if self.split == "even" and self.pool is not None:
             raise ValueError("split: even is for cards: what a pool gives has its measured speed")
         if self.split == "even" and any("=" in one for one in self.cards or ()):
             raise ValueError("split: even contradicts speeds that are given: leave one of them out")
-        if (self.credentials is not None) != any(one.startswith(TCP) for one in self.cards or ()):
+        self._check_credentials()
+        groups = self.kubernetes.groups if self.kubernetes is not None else []
+        if self.split == "even" and any(one.speed is not None for one in groups):
+            raise ValueError("split: even contradicts speeds that are given: leave one of them out")
+        if self.cards is not None and len({"=" in one for one in self.cards}) > 1:
+            raise ValueError("some cards have a speed and others have none: write all or none")
+        return self
+
+    def _check_credentials(self) -> None:
+        """Raises `ValueError` if there are credentials without cards for them, or none."""
+        is_needed = any(one.startswith(TCP) for one in self.cards or ())
+        is_set = CREDENTIALS_VARIABLE in {**os.environ, **self.environment}
+        if (self.credentials is not None and not is_needed) or (
+            is_needed and self.credentials is None and not is_set
+        ):
             raise ValueError(
                 "cards at tcp:HOST:PORT and credentials are written together: "
                 "penstock card credentials FOLDER makes FOLDER/program"
             )
-        if self.cards is not None and len({"=" in one for one in self.cards}) > 1:
-            raise ValueError("some cards have a speed and others have none: write all or none")
-        return self
 
     @property
     def grace_s(self) -> float:
@@ -184,19 +142,75 @@ def load_job(file: Path) -> TrainJob:
     """The job of a file, which runs in the file's folder unless it says another.
 
     Raises:
-        JobError: it has not exactly one document, or that is not valid.
+        JobError: it has not exactly one document, or that is not valid, or for Kubernetes alone.
         PenstockError: the file cannot be read, or is no YAML.
     """
-    documents = parse(read_text(file), str(file))
-    if len(documents) != 1:
-        text = f"has {len(documents)} documents: a file has one job, beginning with kind: {KIND}"
-        raise JobError([Problem(str(file), None, (), text)])
-    job = checked(documents[0], str(file))
+    document, job = _only(file)
+    if job.spec.cards is None and job.spec.pool is None:
+        text = (
+            "the job has cards on Kubernetes alone: start it with penstock train render "
+            f"{file} | kubectl apply -f -, or write cards or pool for this machine, too"
+        )
+        raise JobError([_problem(file, document, ("spec", "kubernetes"), text)])
     beside = file.absolute().parent
     places = {"folder": str((beside / (job.spec.folder or "")).resolve())}
     if job.spec.credentials is not None:
         places["credentials"] = str((beside / job.spec.credentials).resolve())
     return job.model_copy(update={"spec": job.spec.model_copy(update=places)})
+
+
+_NOT_ON_KUBERNETES = {
+    "data": "prepare the data in a Job of its own, on a volume that the program's Pod has",
+    "outputs": "let the program write to a volume",
+}
+
+
+def load_kubernetes_job(file: Path) -> TrainJob:
+    """The job of a file that is to run on Kubernetes; its folder is the container's.
+
+    Raises:
+        JobError: as `load_job`, or the document lacks what its objects need.
+        PenstockError: the file cannot be read, or is no YAML.
+    """
+    document, job = _only(file)
+    kubernetes, metadata, folder = job.spec.kubernetes, job.metadata, job.spec.folder
+    if kubernetes is None:
+        text = "is missing: write {image: IMAGE, groups: [{name: a, cards: 2}]}"
+        raise JobError([_problem(file, document, ("spec", "kubernetes"), text)])
+    if metadata.name is None:
+        text = "is missing: the objects of each run have its name"
+        raise JobError([_problem(file, document, ("metadata", "name"), text)])
+    if folder is not None and not folder.startswith("/"):
+        text = f"{folder!r} does not begin with /: on Kubernetes it is the container's"
+        raise JobError([_problem(file, document, ("spec", "folder"), text)])
+    for key, instead in _NOT_ON_KUBERNETES.items():
+        if getattr(job.spec, key):
+            text = f"is not done on Kubernetes yet: {instead}"
+            raise JobError([_problem(file, document, ("spec", key), text)])
+    name, longest = job_name(job), max(len(one.name) for one in kubernetes.groups)
+    if "." in name or len(name) > MOST_NAME - longest:
+        text = (f"{name!r} cannot be a part of host names: use no '.', and at most "
+                f"{MOST_NAME - longest} letters for project and name")  # fmt: skip
+        raise JobError([_problem(file, document, ("metadata", "name"), text)])
+    return job
+
+
+def job_name(job: TrainJob) -> str:
+    """The name of a job's objects on Kubernetes."""
+    return f"{job.metadata.project}-{job.metadata.name}"
+
+
+def _only(file: Path) -> tuple[Document, TrainJob]:
+    """The document of a file with one. Raises `JobError`, `PenstockError`."""
+    documents = parse(read_text(file), str(file))
+    if len(documents) != 1:
+        text = f"has {len(documents)} documents: a file has one job, beginning with kind: {KIND}"
+        raise JobError([Problem(str(file), None, (), text)])
+    return documents[0], checked(documents[0], str(file))
+
+
+def _problem(file: Path, document: Document, path: KeyPath, text: str) -> Problem:
+    return Problem(str(file), document.position(path), path, text)
 
 
 def checked(document: Document, file: str) -> TrainJob:

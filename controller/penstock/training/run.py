@@ -25,7 +25,7 @@ from penstock.card.credentials import Credentials
 from penstock.card.published import started_ticks
 from penstock.model import PenstockError, nearest
 from penstock.training.document import TrainJob
-from penstock.training.keys import NAME
+from penstock.training.fields import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.card.card_list import parse_cards
 from penstock.card.names import (
     AS_VARIABLE,
     CREDENTIALS_VARIABLE,
@@ -20,6 +21,7 @@ from penstock.card.names import (
     VARIABLE,
 )
 from penstock.card.published import started_ticks
+from penstock.card.served_cards import ServedCard, dismiss
 from penstock.model import PenstockError
 from penstock.training.alarm import Alarm
 from penstock.training.curves import Curves
@@ -51,10 +53,12 @@ class Supervisor:
     The program writes into the run's log itself, so that it goes on if this process is killed.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, failures: int | None = None) -> None:
+        """`failures`: how often the program has failed before, where a cluster starts it again."""
         self._run = run
+        self._is_started_elsewhere = failures is not None
         self._spec = run.job().spec
-        self._state = State("starting", began_s=time.time())
+        self._state = State("starting", attempt=failures or 0, began_s=time.time())
         self._why = ""  # the program could not be started
         self._preparation: Preparation | None = None
         self._is_stopped = threading.Event()
@@ -88,7 +92,11 @@ class Supervisor:
             reason = self._why or why_ended(code)
             left = self._spec.restarts + 1 - self._state.attempt
             if left <= 0 or code in {NOT_FOUND, NOT_STARTED}:
+                self._dismiss_cards()
                 return self._end("failed", code, reason)
+            if self._is_started_elsewhere:
+                text = f"{reason}; it may be started again elsewhere ({left} left)"
+                return self._end("failed", code, text, event="restarting")
             pause_s = min(FIRST_PAUSE_S * 2 ** (self._state.attempt - 1), LONGEST_PAUSE_S)
             text = f"{reason}; it is started again in {pause_s:g} s ({left} left)"
             self._note("restarting", text)
@@ -99,6 +107,7 @@ class Supervisor:
 
     def _end_well(self) -> State:
         """Keeps what the job says of what the program has made."""
+        self._dismiss_cards()
         if self._spec.outputs:
             self._set(pid=0, ticks=0, reason="its outputs are copied")
             try:
@@ -106,6 +115,13 @@ class Supervisor:
             except PenstockError as error:
                 return self._end("failed", OUTPUTS_MISSING, str(error))
         return self._end("succeeded", 0, "")
+
+    def _dismiss_cards(self) -> None:
+        """The run is over, for which cards at addresses may wait."""
+        text = self._spec.card_variable() or ""
+        served = [one for one in parse_cards(text) if isinstance(one, ServedCard)] if text else []
+        for problem in dismiss(served, environment_of(self._spec, self._run, self._state.attempt)):
+            self._note("card-not-told", problem)
 
     def stop(self) -> None:
         """Ends the program, with its children, and does not start it again."""
@@ -174,8 +190,8 @@ class Supervisor:
             return
         end_group(process.pid, self._spec.grace_s, lambda: process.returncode is not None)
 
-    def _end(self, phase: str, code: int, reason: str) -> State:
-        self._note(phase, reason)
+    def _end(self, phase: str, code: int, reason: str, event: str = "") -> State:
+        self._note(event or phase, reason)
         self._set(phase=phase, pid=0, ticks=0, code=code, reason=reason, ended_s=time.time())
         return self._state
 

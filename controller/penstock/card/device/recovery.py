@@ -22,6 +22,7 @@ from penstock.card.layout import Partial, Split
 from penstock.card.link import CardError, OperationError
 from penstock.card.names import RECOVERY_VARIABLE
 from penstock.card.places import THIS_NODE
+from penstock.card.served_cards import ServedCard, comes_within_s
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class Recovery:
     def _started(self, lost: CardError) -> Cards:
         if not self._is_complete or self._losses > MOST_LOSSES:
             raise lost from None
-        deadline_s = time.monotonic() + WITHIN_S
+        deadline_s = time.monotonic() + self._within_s()
         while True:
             try:
                 return self._replayed(self._session.cards)
@@ -158,6 +159,11 @@ class Recovery:
                 if self._losses > MOST_LOSSES or time.monotonic() > deadline_s:
                     raise lost.and_then(f"it cannot be started again: {error}") from error
                 time.sleep(AGAIN_S)
+
+    def _within_s(self) -> float:
+        """For how long it is tried: another card may be lost while one is waited for."""
+        is_served = any(isinstance(one.again, ServedCard) for one in self._session.cards.cards)
+        return max(WITHIN_S, comes_within_s()) if is_served else WITHIN_S
 
     def _replayed(self, former: Cards) -> Cards:
         """New cards that have everything. Raises `PenstockError`."""

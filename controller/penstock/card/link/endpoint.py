@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.card.link.agreement import Agreement
 
 _AGAIN_S = 0.05  # until the next try, while the worker does not listen yet
+_ANSWERS_S = 5.0  # a node that is there; else its name may have another address by now
 
 
 class Endpoint(Protocol):
@@ -89,7 +90,8 @@ class TcpEndpoint:
         context = self.identity.context(is_server=False)
 
         def dial() -> socket.socket:
-            return socket.create_connection((self.host, self.port), _left(deadline_s))
+            within_s = min(_left(deadline_s), _ANSWERS_S)
+            return socket.create_connection((self.host, self.port), within_s)
 
         connection = _tried(dial, deadline_s)
         connection.settimeout(_left(deadline_s))
@@ -118,6 +120,8 @@ def _tried(dial: Callable[[], socket.socket], deadline_s: float) -> socket.socke
             if not _may_come(error):
                 raise
             if _left(deadline_s) <= _AGAIN_S:
+                if isinstance(error, TimeoutError):
+                    raise
                 why = "nobody listens there" if _is_refused(error) else error.strerror
                 raise ConnectionRefusedError(why) from error
         time.sleep(_AGAIN_S)
@@ -130,7 +134,7 @@ def _is_refused(error: OSError) -> bool:
 def _may_come(error: OSError) -> bool:
     """Whether the worker may only not listen yet, or its node not have its name yet."""
     is_away = error.errno in {errno.EHOSTUNREACH, errno.ENETUNREACH}
-    return is_away or _is_refused(error) or isinstance(error, socket.gaierror)
+    return is_away or _is_refused(error) or isinstance(error, (socket.gaierror, TimeoutError))
 
 
 def _left(deadline_s: float) -> float:

@@ -90,7 +90,7 @@ def serve_next(order: Order, listener: Listener, turn: Turn) -> int:
     worker = Worker(order.kind, order.memory_bytes)
     connection = listener.accept(order.agreement, description(worker))
     turn.came()
-    return serve(connection, worker.handler(connection, turn.take), kinds=KINDS)
+    return serve(connection, worker.handler(connection, turn), kinds=KINDS)
 
 
 def description(worker: Worker) -> Description:

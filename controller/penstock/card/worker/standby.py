@@ -29,7 +29,7 @@ from penstock.model import PenstockError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_CAME, _GO, _BUSY = b"came", b"go", b"busy"
+_CAME, _OVER, _GO, _BUSY = b"came", b"over", b"go", b"busy"
 _MOST_BYTES = 256  # of what a worker says
 _AGAIN_S = 1.0  # until the next fork, after one that ended before its program came
 
@@ -44,6 +44,10 @@ class Turn:
         """A program has connected: from now on another worker stands by."""
         name_process(WORKER)
         self._parent.send(_CAME)
+
+    def dismiss(self) -> None:
+        """The program's run is over: no program comes again."""
+        self._parent.send(_OVER)
 
     def take(self, program: bytes) -> None:
         """Returns when the former worker has ended. `program` tells this one from others.
@@ -65,12 +69,13 @@ class _Worker:
 
     Attributes:
         has_come: Whether a program has connected to it.
+        dismisses: Whether it was told that the run is over.
         program: That program, once the worker may serve it.
     """
 
     def __init__(self, work: Callable[[Turn], int]) -> None:
         """Raises OSError if there is no room for a process."""
-        self.has_come = False
+        self.has_come = self.dismisses = False
         self.program: bytes | None = None
         self._socket, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
@@ -103,36 +108,57 @@ class _Worker:
 
 
 class Standby:
-    """The workers of a card: at most one serves, one stands by, others ask for their turn."""
+    """The workers of a card: at most one serves, one stands by, others ask for their turn.
+
+    Attributes:
+        is_dismissed: Whether it was said that the program's run is over.
+    """
 
     def __init__(
         self,
         work: Callable[[Turn], int],
         on_end: Callable[[int, int], None],
         stays_s: float | None = None,
+        *,
+        comes_again: bool = False,
     ) -> None:
         """`work` is what a worker does, with its `Turn`.
 
         It waits for a program, calls `came`, then `take` before it opens its device, and returns an
         exit status of `penstock.card.link.serve`. `on_end`: called with the pid and the status of
         each worker that has ended otherwise than in order. `stays_s`: for so long the program may
-        be away; None: for ever, also after it has left in order.
+        be away; None: for ever, also after it has left in order. `comes_again`: it may, after it
+        has left, until it is said that its run is over.
         """
         self._work, self._on_end, self._stays_s = work, on_end, stays_s
         self._workers: list[_Worker] = []
         self._alone_s = time.monotonic()
-        self._has_left = False
+        self._comes_again, self.is_dismissed = comes_again, False
+        self._has_left = self._is_stopped = False
+        self._stops = os.eventfd(0, os.EFD_NONBLOCK)
+
+    def stop(self) -> None:
+        """Ends the workers, and then `run`: a signal handler may call this at any moment.
+
+        If it raised an error instead, that could be lost: in calls that a fork makes, none is seen.
+        """
+        self._is_stopped = True
+        os.eventfd_write(self._stops, 1)  # a child that was just forked may write it, too
 
     def run(self) -> None:
-        """Serves until the program has left, or has been away for too long."""
+        """Serves until it is stopped, or the program has left for good or is away for too long."""
         name_process(NURSERY)
         gc.freeze()  # what is loaded stays shared with the workers
         try:
             while not self._is_over():
                 if all(one.has_come for one in self._workers):
                     self._workers.append(_Worker(self._work))
-                for one in select.select(self._workers, [], [], self._wait_s())[0]:
-                    self._follow(one)
+                awaited: list[_Worker | int] = [*self._workers, self._stops]
+                for one in select.select(awaited, [], [], self._wait_s())[0]:
+                    if isinstance(one, _Worker):
+                        self._follow(one)
+                    else:
+                        os.eventfd_read(one)
         finally:
             for one in self._workers:
                 one.end()
@@ -142,9 +168,13 @@ class Standby:
         return next((one for one in self._workers if one.program is not None), None)
 
     def _is_over(self) -> bool:
+        if self._is_stopped:
+            return True
         if self._stays_s is None or self._serving is not None:
             return False
-        return self._has_left or time.monotonic() > self._alone_s + self._stays_s
+        if self.is_dismissed or (self._has_left and not self._comes_again):
+            return True
+        return time.monotonic() > self._alone_s + self._stays_s
 
     def _wait_s(self) -> float | None:
         if self._stays_s is None or self._serving is not None:
@@ -158,6 +188,8 @@ class Standby:
             self._end(worker)
         elif said == _CAME:
             worker.has_come = True
+        elif said == _OVER:
+            worker.dismisses = True
         elif (former := self._serving) is None or former.program == said:
             if former is not None:
                 self._end(former)
@@ -169,6 +201,7 @@ class Standby:
     def _end(self, worker: _Worker) -> None:
         self._workers.remove(worker)
         status = worker.end()
+        self.is_dismissed |= worker.dismisses  # now that it has answered
         if worker.program is not None:
             self._has_left, self._alone_s = status == EXIT_DONE, time.monotonic()
         if status != EXIT_DONE:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.card.adapters import Adapter
     from penstock.card.link import Connection
+    from penstock.card.worker.standby import Turn
 
     Reply = Sequence[bytes | memoryview] | None
 
@@ -47,9 +48,9 @@ class Worker:
         return self._adapter
 
     def handler(
-        self, connection: Connection, take_turn: Callable[[bytes], None] = lambda _: None
+        self, connection: Connection, turn: Turn | None = None
     ) -> Callable[[int, int, memoryview], Reply]:
-        """What serves the frames of a connection. `take_turn`: called before the card is opened."""
+        """What serves the frames of a connection. `turn` is taken before the card is opened."""
 
         def report(operation: str, error: Exception) -> None:
             connection.send_event(Kind.FAILED, _failure(operation, error).SerializeToString())
@@ -62,10 +63,14 @@ class Worker:
                 return self._executor.handle(kind, body)
             if kind == Kind.SET_UP and self._group is None:
                 setup = pb.Setup.FromString(bytes(body))
-                take_turn(setup.program)
+                if turn is not None:
+                    turn.take(setup.program)
                 self.open()
                 self._group = Group(setup.card, setup.cards, setup.host)
                 return [pb.Meeting(said=self._group.said()).SerializeToString()]
+            if kind == Kind.DISMISS and turn is not None:
+                turn.dismiss()
+                return [b""]
             if kind != Kind.MEET or self._group is None:
                 raise ValueError("the first frames must set the card up")
             self._group.meet(pb.Meeting.FromString(bytes(body)).said)

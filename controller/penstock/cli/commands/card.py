@@ -88,15 +88,28 @@ def serve(
     card: Annotated[
         str, typer.Option(metavar="CARD", help="The card of this machine: cuda:0, npu:1, cpu.")
     ] = "cuda:0",
+    once: Annotated[
+        bool, typer.Option("--once", help="End when the run is over whose programs it serves.")
+    ] = False,
+    wait: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="With --once: end, too, when no program was there for so long."
+        ),
+    ] = "1h",
 ) -> None:
     """Offer a card of this machine to programs on others, until this command is ended.
 
     It serves one program at a time. A program lists it as tcp:HOST:PORT among its cards, and has
     the other half of the credentials in $PENSTOCK_CARD_CREDENTIALS. Connections are mutual TLS. To
     give programs a share of the card alone, start this with penstock run --memory 8Gi --cores 50.
+
+    With --once it serves one run of penstock train: a program of it that fails or is killed may
+    come again. SIGTERM ends the command with exit code 143 then, so that what started it knows that
+    the run is not over.
     """
     from penstock.cli.say import say
-    from penstock.model import PenstockError
+    from penstock.model import PenstockError, parse_duration_ns
     from penstock.model.address import read_address
 
     host, port = read_address(listen)
@@ -106,8 +119,9 @@ def serve(
         raise PenstockError(
             "cards need PyTorch", str(error), "install it with pip install 'penstock[torch]'"
         ) from error
+    once_s = parse_duration_ns(wait) / 1e9 if once else None
     with contextlib.suppress(KeyboardInterrupt):
-        serve_card(card, host, port, credentials, say)
+        serve_card(card, host, port, credentials, say, once_s)
 
 
 @app.command("credentials")

@@ -85,6 +85,10 @@ def run(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Where the run serves metrics to Prometheus."),
     ] = None,
+    grace: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="How long the program may take to end when told to."),
+    ] = "10s",
     project: Annotated[str, typer.Option(metavar="NAME", help="Project of the run.")] = "default",
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the run (default: run-NUMBER).")
@@ -93,23 +97,24 @@ def run(
     kind: CardKind = "",
     priority: Priority = "0",
     wait: Wait = None,
+    failures: Annotated[int | None, typer.Option(hidden=True, min=0)] = None,
 ) -> None:
     """Run a training program on all its cards, and keep what it printed as a run.
 
     The program may be any that trains on one GPU: what it calls "cuda" is all the cards together. A
     card that is lost comes back, and the program goes on. The exit code is the program's, or 128+n
-    if signal n ended it.
+    if signal n ended it; a program that was told to stop has not succeeded, so that it is not 0.
     """
     check_command(command)
     pool = {"tflops": tflops, "memory": memory, "kind": kind, "priority": priority, "wait": wait}
     spec = {"command": command, "split": split, "restarts": restarts, "webhook": webhook,
             "credentials": str(credentials.absolute()) if credentials else None,
-            "metrics": metrics}  # fmt: skip
+            "metrics": metrics, "grace": grace}  # fmt: skip
     job = _job(spec, cards, pool if tflops else None, {"project": project, "name": name})
     _refuse_without_pool(tflops, memory, kind, priority, wait)
     made = _created(job)
     say(f"run {made} (penstock train status {made})")
-    sys.exit(_shell_code(_supervised(made)))
+    sys.exit(_shell_code(_supervised(made, failures)))
 
 
 def _refuse_without_pool(
@@ -170,11 +175,11 @@ def _created(job: TrainJob) -> Run:
     return create(job)
 
 
-def _supervised(run: Run) -> State:
+def _supervised(run: Run, failures: int | None) -> State:
     """Runs a program in the foreground, and prints what it prints."""
     from penstock.training.supervisor import Supervisor
 
-    supervisor = Supervisor(run)
+    supervisor = Supervisor(run, failures)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: supervisor.stop())
     lock = run.lock()
@@ -211,6 +216,8 @@ def _print_output(run: Run, is_over: Callable[[], bool]) -> None:
 
 def _shell_code(state: State) -> int:
     code = state.code if state.code is not None else 1
+    if state.phase == "stopped" and code == 0:
+        return 128 + signal.SIGTERM
     return 128 - code if code < 0 else code
 
 
@@ -239,6 +246,37 @@ def submit(
         raise PenstockError(f"run {run} was not started", said.rpartition("\n")[2] or "it ended",
                             "see its folder " + str(run.folder))  # fmt: skip
     print(run)
+
+
+@app.command()
+def render(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A TrainJob as YAML.")],
+    days: Annotated[
+        int, typer.Option(min=1, max=3650, help="How long its credentials are valid.")
+    ] = 90,
+) -> None:
+    """Print the Kubernetes objects of a job, for kubectl apply -f -.
+
+    A Job has the program's Pod, and one for each group has the Pods of its cards. New credentials,
+    by which program and cards know each other, are among the objects: do not keep the output.
+    """
+    import tempfile
+
+    import yaml
+
+    from penstock.card.credentials import write
+    from penstock.training.document import job_name, load_kubernetes_job
+    from penstock.training.manifests import objects, selector
+
+    job = load_kubernetes_job(file)
+    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        write(Path(folder) / "credentials", days)
+        made = objects(job, Path(folder) / "credentials")
+    print(yaml.safe_dump_all(made, sort_keys=False), end="")
+    where = job.spec.kubernetes and job.spec.kubernetes.namespace
+    kubectl = f"kubectl -n {where}" if where else "kubectl"
+    say(f"what the program prints: {kubectl} logs -f job/{job_name(job)}")
+    say(f"to remove all of it: {kubectl} delete jobs,services,secrets -l {selector(job)}")
 
 
 @app.command(hidden=True)
