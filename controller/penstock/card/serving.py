@@ -38,9 +38,10 @@ def serve_card(
     """Serves one program after another until this process is ended.
 
     `kind`: the card's, such as cuda:1. `port`: 0 for any. `folder`: the worker's credentials. `say`
-    is told what happens. `once_s`: serves the programs of one run, until that is over or no program
-    has been there for so many seconds. Signal n then ends this process with exit code 128+n, which
-    nobody takes for the run's end.
+    is called with a line for each thing that happens. `once_s`: the card is for one run of
+    `penstock train`; it is served until the run is over, or no program has been there for so many
+    seconds. Signal n then ends this process with exit code 128+n, which a Job does not take for
+    success.
 
     Raises:
         PenstockError: there is no such card, or the address or the credentials cannot be used.

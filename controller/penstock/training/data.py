@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from graphlib import CycleError, TopologicalSorter
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -48,32 +49,20 @@ def problems_of(data: Data) -> Iterator[tuple[KeyPath, str]]:
                 near = nearest(name, names)
                 hint = f"; did you mean {near}?" if near else f" (steps: {', '.join(names)})"
                 yield ("prepare", i, "after", k), f"there is no step {name!r}{hint}"
-    for cycle in _cycle(steps):
+    if cycle := _cycle(steps):
         text = f"{' after '.join(cycle)}: none of them could be the first"
         yield ("prepare", names.index(cycle[0]), "after"), text
         return
     yield from _problems_of_files(steps)
 
 
-def _cycle(steps: Sequence[Step]) -> Iterator[list[str]]:
-    """The names of steps that wait for each other, the first one again at the end."""
-    after = {one.name: one.after for one in steps}
-    done: set[str] = set()
-    for first in after:
-        path: list[str] = []
-        waits = [iter([first])]
-        while waits:
-            name = next(waits[-1], None)
-            if name is None:
-                waits.pop()
-                if path:
-                    done.add(path.pop())
-            elif name in path:
-                yield [*path[path.index(name) :], name]
-                return
-            elif name in after and name not in done:
-                path.append(name)
-                waits.append(iter(after[name]))
+def _cycle(steps: Sequence[Step]) -> list[str]:
+    """The names of steps that wait for each other, the first one again at the end; or none."""
+    try:
+        TopologicalSorter({one.name: one.after for one in steps}).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
 
 
 def _problems_of_files(steps: Sequence[Step]) -> Iterator[tuple[KeyPath, str]]:

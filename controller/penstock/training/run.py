@@ -219,7 +219,7 @@ def projects_folder() -> Path:
 def create(job: TrainJob) -> Run:
     """A new run, in its folder. Raises `PenstockError` if its name is taken, say."""
     if job.spec.credentials is not None:
-        Credentials.read(Path(job.spec.credentials))  # so that a mistake is told now
+        Credentials.read(Path(job.spec.credentials))  # wrong ones are told now
     project = projects_folder() / job.metadata.project
     try:
         project.mkdir(mode=0o700, parents=True, exist_ok=True)

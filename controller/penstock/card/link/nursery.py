@@ -158,16 +158,17 @@ def _fork(
     if pid == 0:
         orders.close()
         sys.argv[1:] = [one.replace("{}", str(descriptor)) for one in arguments]
-        _be_worker(main)
+        be_worker(WORKER, main)
     os.close(descriptor)
     pidfd = os.pidfd_open(pid)
     socket.send_fds(orders, [json.dumps({"pid": pid}).encode()], [pidfd])
     os.close(pidfd)
 
 
-def _be_worker(main: Callable[[], int]) -> NoReturn:
+def be_worker(name: str, main: Callable[[], int]) -> NoReturn:
+    """Makes a process that was just forked a worker: it ends with its parent, and by `main`."""
     end_with_parent()
-    name_process(WORKER)
+    name_process(name)
     code: object = 1
     try:
         code = main()

@@ -20,7 +20,7 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 from penstock.card.frames import KINDS
 from penstock.card.link import serve
 from penstock.card.link.spawned import inherited, refuse
-from penstock.card.worker.listening import Order, description, listening, serve_next
+from penstock.card.worker.listening import Order, listening, serve_next
 from penstock.card.worker.standby import Standby
 from penstock.card.worker.worker import Worker
 from penstock.model import PenstockError
@@ -45,7 +45,7 @@ def main() -> int:
     except PenstockError as error:
         refuse(options.link_fd, str(error))
         return 1
-    connection = inherited(options.link_fd, description(worker))
+    connection = inherited(options.link_fd, worker.description)
     return serve(connection, worker.handler(connection), kinds=KINDS)
 
 

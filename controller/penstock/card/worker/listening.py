@@ -1,22 +1,18 @@
-"""Order of a worker that an agent starts: which card it is, and how it knows its program."""
+"""Order of a worker that waits for its program: which card it is, where, and how both agree."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import platform
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from penstock.card.frames import KINDS
 from penstock.card.link import (
     Agreement,
-    Description,
     Listener,
     TlsIdentity,
     listen_tcp,
@@ -88,11 +84,6 @@ def listening(order: Order) -> Iterator[tuple[Listener, str]]:
 def serve_next(order: Order, listener: Listener, turn: Turn) -> int:
     """Serves the program's next connection; returns what `penstock.card.link.serve` does."""
     worker = Worker(order.kind, order.memory_bytes)
-    connection = listener.accept(order.agreement, description(worker))
+    connection = listener.accept(order.agreement, worker.description)
     turn.came()
     return serve(connection, worker.handler(connection, turn), kinds=KINDS)
-
-
-def description(worker: Worker) -> Description:
-    """What a worker tells of itself."""
-    return Description(platform.node(), worker.kind, torch.__version__)

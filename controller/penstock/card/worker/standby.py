@@ -7,21 +7,21 @@ new worker opens its device once the former one has ended, which is killed if ne
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import select
 import signal
 import socket
 import time
-import traceback
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from penstock.card.link import EXIT_DONE
 from penstock.card.link.nursery import (
     NURSERY,
     STANDBY,
     WORKER,
-    end_with_parent,
+    be_worker,
     name_process,
 )
 from penstock.model import PenstockError
@@ -82,7 +82,8 @@ class _Worker:
             self.pid = os.fork()
             if self.pid == 0:
                 self._socket.close()
-                _be_worker(work, Turn(theirs))
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
+                be_worker(STANDBY, functools.partial(work, Turn(theirs)))
         self._pidfd = os.pidfd_open(self.pid)
 
     def fileno(self) -> int:
@@ -208,15 +209,3 @@ class Standby:
             self._on_end(worker.pid, status)
         if not worker.has_come:
             time.sleep(_AGAIN_S)
-
-
-def _be_worker(work: Callable[[Turn], int], turn: Turn) -> NoReturn:
-    end_with_parent()
-    name_process(STANDBY)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
-    code = 1
-    try:
-        code = work(turn)
-    except BaseException:  # noqa: BLE001 - as at the end of a program
-        traceback.print_exc()
-    os._exit(code)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from typing import TYPE_CHECKING
 
 import torch
 
 from penstock.card.adapters import open_adapter
 from penstock.card.frames import Kind
+from penstock.card.link import Description
 from penstock.card.worker.collectives import Group
 from penstock.card.worker.executor import Executor
 from penstock_api.v1 import card_ops_pb2 as pb
@@ -40,6 +42,11 @@ class Worker:
         self._group: Group | None = None
         self._executor: Executor | None = None
         torch.set_grad_enabled(False)
+
+    @property
+    def description(self) -> Description:
+        """What it tells of itself."""
+        return Description(platform.node(), self.kind, torch.__version__)
 
     def open(self) -> Adapter:
         """The card's device, opened once. Raises `PenstockError` if there is no such card."""
