@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.training.conftest import PROGRAMS, penstock
 
+REPOSITORY = Path(__file__).parents[2]
 STEPS = {"resnet18": ("20", "float64", "8"), "gpt": ("30", "float64", "32")}
 
 
@@ -16,7 +18,8 @@ def told(text):
 
 
 @pytest.mark.parametrize("model", STEPS)
-def test_a_loss_curve_over_uneven_and_tiny_batches_is_that_of_one_process(model):
+def test_a_loss_curve_over_uneven_and_tiny_batches_is_that_of_one_process(model, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # the program imports tests.card.support
     job = [PROGRAMS / "curves.py", model, *STEPS[model]]
     one = subprocess.run(
         [sys.executable, *job], capture_output=True, text=True, check=True,
