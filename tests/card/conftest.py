@@ -3,8 +3,10 @@
 import os
 
 import pytest
+from tests.card.support.served import Served
 
 from penstock.card import load
+from penstock.card.credentials import write
 
 CARDS = "cpu=1,cpu=2,cpu=4"
 
@@ -39,3 +41,23 @@ def eager_splits(cards):
     yield
     cards.planner._least_work = former
     cards.plans.clear()
+
+
+@pytest.fixture(scope="session")
+def credentials(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("credentials") / "keys"
+    write(folder, 2)
+    return folder
+
+
+@pytest.fixture
+def serving(credentials):
+    started = []
+
+    def serve(folder=credentials / "worker", **options):
+        started.append(Served(folder, **options))
+        return started[-1]
+
+    yield serve
+    for one in started:
+        one.end()

@@ -46,6 +46,8 @@ def test_credentials_lie_beside_the_document(tmp_path):
 def test_an_even_split_gives_all_cards_the_same_speed(tmp_path, cards, variable):
     text = GOOD.replace("[cpu, cpu]", cards) + "  split: even\n"
     assert load_job(written(tmp_path, text)).spec.card_variable() == variable
+    text = GOOD + f"  split: even\n  spares: {cards}\n"
+    assert load_job(written(tmp_path, text)).spec.spares_variable() == variable
 
 
 WRONG = {
@@ -57,6 +59,8 @@ WRONG = {
     "pool: {tfops: 3}": ("8:10: spec.pool.tfops: unknown key; did you mean tflops?", ""),
     "webhook: ftp://x/y": ("8:12: spec.webhook: 'ftp://x/y' is no address", "write https://"),
     "credentials: keys": ("6:3: spec:", "cards at tcp:HOST:PORT and credentials"),
+    "spares: [cpu=1]": ("6:3: spec:", "some cards have a speed and others have none"),
+    "spares: ['tcp:gpu1:7700']": ("6:3: spec:", "cards at tcp:HOST:PORT and credentials"),
     "outputs: [a, ../b]": ("8:16: spec.outputs[1]: '../b' is not below the folder", ""),
     "environment: [a]": ("8:16: spec.environment:", "mapping"),
 }
@@ -100,6 +104,7 @@ def test_cards_that_there_cannot_be_are_refused(tmp_path, cards):
         (GOOD.replace("digits", "../x"), "metadata.project: '../x' is not a name"),
         (GOOD.replace("[python, train.py]", "[]"), "spec.command"),
         (GOOD + "  cards: [cpu]\n", "cards"),
+        (GOOD.replace("cards: [cpu, cpu]", "pool: {tflops: 3}\n  spares: [cpu]"), "spares are for"),
     ],
 )
 def test_a_document_that_is_no_job_is_refused(tmp_path, text, said):

@@ -30,10 +30,11 @@ def shown(name, output="table"):
 
 
 def test_a_job_is_shown_before_it_runs(tmp_path):
-    text = GOOD.replace("[cpu, cpu]", "['cpu=1', 'cuda:1=3', 'cpu=4']") + DATA
+    cards = "['cpu=1', 'cuda:1=3', 'cpu=4']\n  spares: ['cuda:2=3']"
+    text = GOOD.replace("[cpu, cpu]", cards) + DATA
     file = written(tmp_path, text)
     told = json.loads(shown(file, "json"))
-    assert (told["run"], told["pool"]) == ("", None)
+    assert (told["run"], told["pool"], told["spares"]) == ("", None, ["cuda:2=3"])
     assert [(one["name"], one["phase"], one["after"]) for one in told["steps"]] == [
         ("one", "planned", []), ("two", "planned", ["one"]), ("other", "planned", []),
     ]  # fmt: skip
@@ -48,7 +49,7 @@ def test_a_job_is_shown_before_it_runs(tmp_path):
     tree = shown(file)
     for words in ("not started", "two (planned, after one): b: raw -> y", "after two, other",
                   f"group of cuda cards of node {socket.gethostname()}",
-                  "card 1 cuda:1: 38 % of each batch"):  # fmt: skip
+                  "spare cards: cuda:2=3", "card 1 cuda:1: 38 % of each batch"):  # fmt: skip
         assert words in tree
 
 

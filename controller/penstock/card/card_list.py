@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from penstock.card.kinds import kind_and_number
 from penstock.card.local_cards import LocalCard
-from penstock.card.names import TCP, VARIABLE, cards_text
+from penstock.card.names import SPARES_VARIABLE, TCP, VARIABLE, cards_text
 from penstock.card.served_cards import ServedCard, own_address
+from penstock.card.spare_cards import Spares
 from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.card.places import CardPlace
 
 
 def check_cards() -> str:
@@ -38,6 +43,19 @@ def parse_cards(text: str) -> list[LocalCard | ServedCard]:
             f"write all speeds, like {VARIABLE}=cpu=1,cpu=2, or none, and they are measured",
         )  # fmt: skip
     return cards
+
+
+def card_places(text: str) -> list[CardPlace]:
+    """Where the cards of a list are started, with the spare ones that the environment lists.
+
+    Raises:
+        PenstockError: an item is wrong, or some cards have a speed and others none.
+    """
+    spares_text = os.environ.get(SPARES_VARIABLE, "")
+    cards = parse_cards(text)
+    every = with_addresses(parse_cards(f"{text},{spares_text}") if spares_text else cards)
+    spares = Spares(every[len(cards) :])
+    return [spares.guard(one) for one in every[: len(cards)]]
 
 
 def with_addresses(cards: list[LocalCard | ServedCard]) -> list[LocalCard | ServedCard]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import secrets
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -88,7 +89,7 @@ class Cards:
             raise
 
     def _start(self, number: int, place: CardPlace) -> StartedCard:
-        name = f"card {number}"
+        name = card_name(number)
 
         def on_event(event: int, body: memoryview) -> None:
             if event == Kind.FAILED:
@@ -139,6 +140,17 @@ class Cards:
         for one in self.cards:
             with contextlib.suppress(PenstockError):
                 one.close(1.0)
+
+
+def card_name(number: int) -> str:
+    """What errors call a card before it is known where it runs."""
+    return f"card {number}"
+
+
+def number_of(error: CardError) -> int | None:
+    """The place of the card that an error names; None: it names none."""
+    found = re.match(r"card (\d+)", error.card)
+    return int(found[1]) if found else None
 
 
 def start_cards(places: Sequence[CardPlace], speeds: tuple[float, ...] | None = None) -> Cards:

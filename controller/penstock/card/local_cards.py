@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from penstock.card.frames import KINDS
 from penstock.card.link.spawned import spawn
-from penstock.card.places import THIS_NODE, StartedCard
+from penstock.card.places import THIS_NODE, TRIED_S, StartedCard
 
 if TYPE_CHECKING:
     from penstock.card.places import OnCard
@@ -28,6 +28,10 @@ class LocalCard:
     speed: float | None = None
     memory_bytes: int | None = None
     host: str = THIS_NODE
+    tried_s: ClassVar[float] = TRIED_S
+
+    def __str__(self) -> str:
+        return f"card {self.kind}"
 
     def start(self, name: str, on: OnCard) -> StartedCard:
         """See `CardPlace`. Raises `CardError` if the worker does not start."""

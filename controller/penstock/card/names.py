@@ -10,6 +10,7 @@ TCP = "tcp:"  # begins a card at an address, in a list
 SHARDING_VARIABLE = "PENSTOCK_CARD_SHARDING"  # whether parameters are sharded: off, auto or on
 RECOVERY_VARIABLE = "PENSTOCK_CARD_RECOVERY"  # whether lost cards are started again: off or on
 CREDENTIALS_VARIABLE = "PENSTOCK_CARD_CREDENTIALS"  # the program's folder, for cards elsewhere
+SPARES_VARIABLE = "PENSTOCK_CARD_SPARES"  # cards that take the place of lost ones, a list as well
 WAIT_VARIABLE = "PENSTOCK_CARD_WAIT"  # for how long cards elsewhere are waited for, such as 1h
 AS_VARIABLE = "PENSTOCK_CARD_AS"  # "cuda": the device has this name, too
 JAX_VARIABLE = "PENSTOCK_CARD_JAX"  # "off": JAX computes on the CPU

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 THIS_NODE = "127.0.0.1"
+TRIED_S = 60.0  # to start a lost card again
 
 
 class OnCard(NamedTuple):
@@ -49,7 +50,11 @@ class StartedCard:
 
 
 class CardPlace(Protocol):
-    """Where a card can be started."""
+    """Where a card can be started. Its text says so in a sentence about it."""
+
+    @property
+    def tried_s(self) -> float:
+        """For how long it is tried to start the card again, once it was lost."""
 
     def start(self, name: str, on: OnCard) -> StartedCard:
         """Starts a worker and connects to it. Raises `PenstockError` if that fails."""

@@ -10,7 +10,7 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.card.credentials import PROGRAM, WORKER
 from penstock.card.frames import KINDS
@@ -24,7 +24,7 @@ from penstock.card.link import (
 )
 from penstock.card.link.issue import issue
 from penstock.card.names import POOL, VARIABLE
-from penstock.card.places import THIS_NODE, StartedCard
+from penstock.card.places import THIS_NODE, TRIED_S, StartedCard
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
@@ -53,6 +53,10 @@ class PoolCard:
     node: str
     device_uuid: str
     blocks: int
+    tried_s: ClassVar[float] = TRIED_S
+
+    def __str__(self) -> str:
+        return f"device {self.device_uuid} of node {self.node}"
 
     def start(self, name: str, on: OnCard) -> StartedCard:
         """See `CardPlace`. Raises `PenstockError` if the worker is not started or not reached."""
@@ -78,6 +82,10 @@ class _PoolWorker:
     agreement: Agreement
     host: str
     speed: float | None
+    tried_s: ClassVar[float] = TRIED_S
+
+    def __str__(self) -> str:
+        return str(self.card)
 
     def start(self, name: str, on: OnCard) -> StartedCard:
         """See `CardPlace`. Raises `PenstockError`."""

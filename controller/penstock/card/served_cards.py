@@ -14,7 +14,7 @@ from penstock.card.credentials import SERVED, WORKER, Credentials
 from penstock.card.frames import KINDS, Kind
 from penstock.card.link import Agreement, CardLink, LinkSettings, TcpEndpoint
 from penstock.card.names import CREDENTIALS_VARIABLE, TCP, WAIT_VARIABLE
-from penstock.card.places import StartedCard
+from penstock.card.places import TRIED_S, StartedCard
 from penstock.model import PenstockError, parse_duration_ns
 
 if TYPE_CHECKING:
@@ -28,11 +28,17 @@ DISMISSED_WITHIN_S = 5.0
 
 @dataclass(frozen=True)
 class ServedCard:
-    """A card at HOST:PORT. `speed`: what it is worth to the others; None: all are measured."""
+    """A card at HOST:PORT.
+
+    Attributes:
+        speed: What it is worth to the others; None: all are measured.
+        within_s: For how long it is waited for; None: as the environment says.
+    """
 
     host: str
     port: int
     speed: float | None = None
+    within_s: float | None = None
 
     def __str__(self) -> str:
         return f"card {self.host}:{self.port}"
@@ -51,14 +57,24 @@ class ServedCard:
             )
         return cls(host, int(port), speed)
 
+    @property
+    def tried_s(self) -> float:
+        """See `CardPlace`: another card may be lost while one is waited for."""
+        return max(TRIED_S, self._within_s)
+
+    @property
+    def _within_s(self) -> float:
+        return comes_within_s() if self.within_s is None else self.within_s
+
     def start(self, name: str, on: OnCard) -> StartedCard:
         """See `CardPlace`. Raises `PenstockError` if the worker is not reached."""
         credentials = Credentials.read(_folder(os.environ))
         link = CardLink(
             name, TcpEndpoint(self.host, self.port, credentials.identity, WORKER),
             Agreement(SERVED, credentials.token), kinds=KINDS,
-            settings=LinkSettings(connect_s=comes_within_s()), on_event=on.event,
-            on_fault=on.fault, on_end=on.end, log=f"what penstock card serve wrote on {self.host}",
+            settings=LinkSettings(connect_s=self._within_s), on_event=on.event,
+            on_fault=on.fault, on_end=on.end,
+            log=f"what penstock card serve wrote at {self.host}:{self.port}",
         )  # fmt: skip
         with _reaching(self) as (_, address):
             host = str(address[0])

@@ -54,6 +54,9 @@ class Spec(Strict):
         default_factory=list, description="files or folders that the run keeps, if it succeeds"
     )
     cards: list[Card] | None = Field(None, min_length=1)
+    spares: list[Card] = Field(
+        default_factory=list, description="cards that take the place of lost ones"
+    )
     credentials: str | None = Field(None, description="a folder, for cards at tcp:HOST:PORT")
     pool: Pool | None = None
     kubernetes: Kubernetes | None = None
@@ -74,19 +77,21 @@ class Spec(Strict):
             raise ValueError("write either cards or pool, or kubernetes")
         if self.split == "even" and self.pool is not None:
             raise ValueError("split: even is for cards: what a pool gives has its measured speed")
-        if self.split == "even" and any("=" in one for one in self.cards or ()):
+        if self.split == "even" and any("=" in one for one in self._every_card):
             raise ValueError("split: even contradicts speeds that are given: leave one of them out")
         self._check_credentials()
         groups = self.kubernetes.groups if self.kubernetes is not None else []
         if self.split == "even" and any(one.speed is not None for one in groups):
             raise ValueError("split: even contradicts speeds that are given: leave one of them out")
-        if self.cards is not None and len({"=" in one for one in self.cards}) > 1:
+        if self.spares and self.cards is None:
+            raise ValueError("spares are for cards: a pool and Kubernetes find other ones")
+        if self.cards is not None and len({"=" in one for one in self._every_card}) > 1:
             raise ValueError("some cards have a speed and others have none: write all or none")
         return self
 
     def _check_credentials(self) -> None:
         """Raises `ValueError` if there are credentials without cards for them, or none."""
-        is_needed = any(one.startswith(TCP) for one in self.cards or ())
+        is_needed = any(one.startswith(TCP) for one in self._every_card)
         is_set = CREDENTIALS_VARIABLE in {**os.environ, **self.environment}
         if (self.credentials is not None and not is_needed) or (
             is_needed and self.credentials is None and not is_set
@@ -97,16 +102,25 @@ class Spec(Strict):
             )
 
     @property
+    def _every_card(self) -> list[str]:
+        return [*(self.cards or ()), *self.spares]
+
+    @property
     def grace_s(self) -> float:
         """`grace` in seconds."""
         return parse_duration_ns(self.grace) / 1e9
 
     def card_variable(self) -> str | None:
         """$PENSTOCK_CARD of the program; None: the pool gives it."""
-        if self.cards is None:
-            return None
-        even = {one: one.replace("@", "=1@") if "@" in one else f"{one}=1" for one in self.cards}
-        return ",".join(even[one] if self.split == "even" else one for one in self.cards)
+        return None if self.cards is None else self._list(self.cards)
+
+    def spares_variable(self) -> str:
+        """$PENSTOCK_CARD_SPARES of the program."""
+        return self._list(self.spares)
+
+    def _list(self, cards: list[str]) -> str:
+        even = {one: one.replace("@", "=1@") if "@" in one else f"{one}=1" for one in cards}
+        return ",".join(even[one] if self.split == "even" else one for one in cards)
 
 
 class TrainJob(Strict):

@@ -95,13 +95,19 @@ class GroupNode:
 
 @dataclass(frozen=True)
 class Graph:
-    """A job as a graph; `run`: PROJECT/RUN, or empty for a job that was not started."""
+    """A job as a graph.
+
+    Attributes:
+        run: PROJECT/RUN; empty for a job that was not started.
+        spares: The cards that may take the places of lost ones, as the job lists them.
+    """
 
     run: str
     steps: list[StepNode]
     manager: ManagerNode
     pool: PoolNode | None
     groups: list[GroupNode]
+    spares: list[str]
 
 
 def graph_of_job(job: TrainJob) -> Graph:
@@ -115,6 +121,7 @@ def graph_of_job(job: TrainJob) -> Graph:
         manager=ManagerNode(spec.command, _last(job)),
         pool=_pool(job, job.metadata.name, 1),
         groups=[] if spec.cards is None else _planned_groups(spec.card_variable() or ""),
+        spares=spec.spares,
     )  # fmt: skip
 
 
@@ -132,7 +139,8 @@ def graph_of_run(run: Run, state: State, programs: Sequence[ProgramFigures]) -> 
         None if program is None else program.copy_age_s,
     )  # fmt: skip
     groups = planned.groups if program is None else _groups(program)
-    return Graph(str(run), steps, manager, _pool(job, run.name, state.attempt), groups)
+    pool = _pool(job, run.name, state.attempt)
+    return Graph(str(run), steps, manager, pool, groups, planned.spares)
 
 
 def _last(job: TrainJob) -> list[str]:

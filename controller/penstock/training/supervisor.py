@@ -18,6 +18,7 @@ from penstock.card.names import (
     CREDENTIALS_VARIABLE,
     EVENTS_VARIABLE,
     RECOVERY_VARIABLE,
+    SPARES_VARIABLE,
     VARIABLE,
 )
 from penstock.card.published import started_ticks
@@ -118,8 +119,9 @@ class Supervisor:
 
     def _dismiss_cards(self) -> None:
         """The run is over, for which cards at addresses may wait."""
-        text = self._spec.card_variable() or ""
-        served = [one for one in parse_cards(text) if isinstance(one, ServedCard)] if text else []
+        lists = (self._spec.card_variable(), self._spec.spares_variable())
+        cards = [one for text in lists if text for one in parse_cards(text)]
+        served = [one for one in cards if isinstance(one, ServedCard)]
         for problem in dismiss(served, environment_of(self._spec, self._run, self._state.attempt)):
             self._note("card-not-told", problem)
 
@@ -231,6 +233,8 @@ def environment_of(spec: Spec, run: Run, attempt: int) -> dict[str, str]:
     cards = spec.card_variable()
     if cards is not None:
         own[VARIABLE] = cards
+    if spec.spares:
+        own[SPARES_VARIABLE] = spec.spares_variable()
     if spec.credentials is not None:
         own[CREDENTIALS_VARIABLE] = spec.credentials
     return {**os.environ, **own, **spec.environment}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from penstock.card.card_list import parse_cards
+from penstock.card.card_list import card_places
 from penstock.card.cards import start_cards
 from penstock.card.device import buffer, start
 from penstock.card.device.session import Session
@@ -17,7 +17,7 @@ def session_of(text):
     """The device is made of these cards, written as in $PENSTOCK_CARD."""
     os.environ.setdefault("PENSTOCK_CARD", text)  # only a program with cards has the device
     start.start()
-    cards = start_cards(parse_cards(text))
+    cards = start_cards(card_places(text))
     former, start._session = (
         start._session,
         Session(cards),

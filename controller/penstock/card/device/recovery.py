@@ -12,7 +12,7 @@ import time
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from penstock.card.cards import start_cards
+from penstock.card.cards import number_of, start_cards
 from penstock.card.device.buffer import live_buffers
 from penstock.card.device.event_file import note_event
 from penstock.card.device.journal import Content, Journal
@@ -22,7 +22,7 @@ from penstock.card.layout import Partial, Split
 from penstock.card.link import CardError, OperationError
 from penstock.card.names import RECOVERY_VARIABLE
 from penstock.card.places import THIS_NODE
-from penstock.card.served_cards import ServedCard, comes_within_s
+from penstock.card.spare_cards import ReplaceableCard
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
@@ -33,12 +33,13 @@ if TYPE_CHECKING:
     from penstock.card.device.journal import Bodies
     from penstock.card.device.session import Session
     from penstock.card.link import Reply
+    from penstock.card.places import CardPlace
 
 LEAST_PERIOD_S = 2.0  # between two snapshots
 PERIODS = 20  # of the time that a snapshot took, until the next one
 MOST_BYTES = 512 << 20  # of frames, until there is a snapshot at the next end of a step
 LONGEST_S, MOST_BYTES_ANYWHERE = 60.0, 2 << 30  # for a program without steps
-WITHIN_S, AGAIN_S = 60.0, 0.5  # cards are tried to be started
+AGAIN_S = 0.5  # between two tries to start cards
 MOST_LOSSES = 5  # of cards since a snapshot: what they were told may be what ends them
 
 
@@ -70,6 +71,7 @@ class Recovery:
         self._latest_s = self.copied_s = time.monotonic()
         self._started_s = 0.0  # other cards took the place of lost ones
         self._losses = 0
+        self._speeds: tuple[float, ...] | None = None  # other ones, of cards that took places
         self._failures = 0  # of operations, before the snapshot
 
     def note(self, kind: Kind, bodies: Bodies) -> None:
@@ -89,6 +91,9 @@ class Recovery:
 
     def step(self) -> None:
         """An optimizer has ended a step, so that few tensors live. The caller holds the lock."""
+        if self._speeds is not None:
+            self._session.rebalance(self._speeds)
+            self._speeds = None
         if self._pending is not None:
             self._take(self._pending)
         elif time.monotonic() >= self._next_s or self._journal.size_bytes > MOST_BYTES:
@@ -143,33 +148,37 @@ class Recovery:
         cards.failures.follow(former.failures, self._failures)
         session.replaced(cards)
         text = (f"{lost.sentence}; all cards run again after {self._started_s - began_s:.1f} s, "
-                f"with the same content after {time.monotonic() - began_s:.1f} s")  # fmt: skip
+                f"with the same content after {time.monotonic() - began_s:.1f} s"
+                f"{_moves(former, cards)}")  # fmt: skip
         note_event("card-lost", text)
         warn(text)
 
     def _started(self, lost: CardError) -> Cards:
         if not self._is_complete or self._losses > MOST_LOSSES:
             raise lost from None
-        deadline_s = time.monotonic() + self._within_s()
+        former = self._session.cards
+        places = [one.again for one in former.cards]
+        deadline_s = time.monotonic() + max(one.tried_s for one in places)
+        lost_before = {number_of(lost)}
         while True:
             try:
-                return self._replayed(self._session.cards)
+                return self._replayed(places, former)
             except PenstockError as error:  # noqa: PERF203 - it takes seconds
                 self._losses += isinstance(error, CardError)
                 if self._losses > MOST_LOSSES or time.monotonic() > deadline_s:
                     raise lost.and_then(f"it cannot be started again: {error}") from error
+                if isinstance(error, CardError):
+                    _give_way(places, number_of(error), lost_before)
                 time.sleep(AGAIN_S)
 
-    def _within_s(self) -> float:
-        """For how long it is tried: another card may be lost while one is waited for."""
-        is_served = any(isinstance(one.again, ServedCard) for one in self._session.cards.cards)
-        return max(WITHIN_S, comes_within_s()) if is_served else WITHIN_S
-
-    def _replayed(self, former: Cards) -> Cards:
+    def _replayed(self, places: Sequence[CardPlace], former: Cards) -> Cards:
         """New cards that have everything. Raises `PenstockError`."""
-        cards = start_cards([one.again for one in former.cards], former.speeds)
+        cards = start_cards(places, former.speeds)
         self._started_s = time.monotonic()
         cards.has_measured = former.has_measured
+        if not cards.has_measured:
+            given = tuple(one.speed or 1.0 for one in cards.cards)
+            self._speeds = given if given != self._session.speeds else None
         with cards.ended_on_error():
             links = [one.link for one in cards.cards]
             for kind, bodies in self._journal.replay():
@@ -185,6 +194,21 @@ class Recovery:
             for reply in [link.request(Kind.SYNCHRONIZE) for link in links]:
                 reply.result()
         return cards
+
+
+def _give_way(places: list[CardPlace], lost: int | None, lost_before: set[int | None]) -> None:
+    """Replaces a card by a spare one, if there is any, once it was lost again."""
+    if lost is not None and lost in lost_before:
+        place = places[lost]
+        places[lost] = place.other() if isinstance(place, ReplaceableCard) else place
+    lost_before.add(lost)
+
+
+def _moves(former: Cards, cards: Cards) -> str:
+    """Which spare cards have taken places, as the end of a sentence."""
+    pairs = zip(former.cards, cards.cards, strict=True)
+    moved = [(str(old.again), str(new.again)) for old, new in pairs]
+    return "".join(f"; {new} has taken the place of {old}" for old, new in moved if old != new)
 
 
 class _Snapshot:

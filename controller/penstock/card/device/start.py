@@ -9,7 +9,7 @@ import warnings
 import torch
 
 from penstock.card import cards
-from penstock.card.card_list import check_cards, parse_cards, with_addresses
+from penstock.card.card_list import card_places, check_cards
 from penstock.card.device.autocast import register_autocast
 from penstock.card.device.follower import Follower
 from penstock.card.device.publisher import Publisher
@@ -87,7 +87,7 @@ def _started() -> Session:
 def _begun(text: str) -> Session:
     """The session of the cards that the program's environment lists."""
     if not text.startswith(POOL):
-        return Session(cards.start_cards(with_addresses(parse_cards(text))))
+        return Session(cards.start_cards(card_places(text)))
     application = PoolApplication.parse(text)
     phase = application.running()
     begun = Session(cards.start_cards(phase.cards))

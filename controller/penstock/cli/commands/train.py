@@ -56,6 +56,12 @@ def run(
             "penstock card serve). Speeds are measured; write cpu=1,cpu=2 to say them.",
         ),
     ] = "",
+    spares: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST", help="Cards that take the places of --cards that do not come back."
+        ),
+    ] = "",
     credentials: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="FOLDER/program, for cards at tcp:HOST:PORT."),
@@ -107,7 +113,8 @@ def run(
     """
     check_command(command)
     pool = {"tflops": tflops, "memory": memory, "kind": kind, "priority": priority, "wait": wait}
-    spec = {"command": command, "split": split, "restarts": restarts, "webhook": webhook,
+    spec = {"command": command, "spares": _listed(spares), "split": split, "restarts": restarts,
+            "webhook": webhook,
             "credentials": str(credentials.absolute()) if credentials else None,
             "metrics": metrics, "grace": grace}  # fmt: skip
     job = _job(spec, cards, pool if tflops else None, {"project": project, "name": name})
@@ -153,7 +160,7 @@ def _job(
         )  # fmt: skip
     spec |= {
         "folder": str(Path.cwd()), "pool": pool,
-        "cards": [one.strip() for one in cards.split(",")] if cards else None,
+        "cards": _listed(cards) or None,
     }  # fmt: skip
     value = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
     try:
@@ -162,6 +169,10 @@ def _job(
         problems = [f"{format_path(one.path[1:])}: {one.message}" for one in error.problems]
         text = "; ".join(one.removeprefix(": ") for one in problems)
         raise PenstockError("cannot train", text, "see penstock train run --help") from None
+
+
+def _listed(cards: str) -> list[str]:
+    return [one.strip() for one in cards.split(",")] if cards else []
 
 
 def _created(job: TrainJob) -> Run:

@@ -33,6 +33,8 @@ def job_tree(graph: Graph) -> Tree:
         below = manager.add(Text(f"group of {group.kind} cards of node {group.node}"))
         for card in group.cards:
             below.add(Text(f"card {card.number} {card.card}: {_card_text(card)}"))
+    if graph.spares:
+        manager.add(Text(f"spare cards: {', '.join(graph.spares)}"))
     return tree
 
 
