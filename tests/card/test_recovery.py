@@ -191,6 +191,34 @@ def test_cards_that_are_lost_each_time_end_the_program_with_the_first_reason(mon
         assert_gone([card.pid for one in met for card in one.cards])
 
 
+@pytest.mark.parametrize("is_starting", [False, True], ids=["at_work", "while_a_card_comes_back"])
+def test_cards_that_were_ended_for_good_do_not_come_back(monkeypatch, is_starting):
+    over = CardError("application train", "has ended", "its node is gone", "claim it again")
+    with session_of(CARDS) as session:
+        own, pids = split(), [one.pid for one in session.cards.cards]
+        former, ends = recovery.start_cards, []
+
+        def start(*given):
+            ends.append(threading.Thread(target=session.stream.end, args=(over,)))
+            ends[-1].start()
+            cards = former(*given)
+            pids.extend(one.pid for one in cards.cards)
+            return cards
+
+        monkeypatch.setattr(recovery, "start_cards", start)
+        if is_starting:
+            lost(session, 1)
+            (own + 1).sum()
+            ends[0].join()
+        else:
+            session.stream.end(over)
+        for _ in range(2):
+            with pytest.raises(CardError, match="application train has ended"):
+                own.sum().item()
+        assert len(ends) == is_starting
+        assert_gone(pids)
+
+
 def test_an_operation_that_failed_is_told_once_and_its_result_stays_missing():
     with session_of("cpu=1@20000000,cpu=2@20000000") as session:
         with pytest.raises(torch.OutOfMemoryError):

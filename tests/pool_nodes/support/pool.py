@@ -162,7 +162,9 @@ class Pool:
         return subprocess.Popen(
             namespaces.within(node, *self._penstock(*words)),
             env=clean_environment(
-                PENSTOCK_STATE_DIR=str(self.state_of(node)), PENSTOCK_SIM_KERNELS=KERNEL_RULES
+                PENSTOCK_STATE_DIR=str(self.state_of(node)),
+                PENSTOCK_SIM_KERNELS=KERNEL_RULES,
+                PENSTOCK_TRAIN_DIR=str(self.folder / "runs"),
             ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import random
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -12,9 +14,12 @@ from tests.pool_nodes.support import card_faults
 from tests.pool_nodes.support.books import Watcher
 from tests.pool_nodes.support.pool import Pool
 from tests.pool_nodes.support.programs import Program
-from tests.pool_nodes.support.trainings import Training, losses_in
+from tests.pool_nodes.support.trainings import LOOKS_S, PROGRAM, WITHIN_S, Training, losses_in
+
+from penstock.training.names import application_name
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 NODE = "node-4"  # with one card, which two applications fill
@@ -205,6 +210,45 @@ def card_losses(folder: Path, python: str, moments: int, steps: int, on_first: i
         "undisturbed": losses_in(wanted.communicate()[0]),
         "moments": found,
     }
+
+
+def node_gone(folder: Path, python: str, steps: int) -> dict:
+    """A node with a card of a training job dies and does not come back."""
+    pool = Pool(
+        folder, {"node-1": "h200,1", "node-2": "h200,1", "node-4": "small,1"},
+        options=("--min-run=0s", "--node-timeout=5s"),
+        agent_options=(f"--card-python={python}", "--card-user=root"),
+    )  # fmt: skip
+    pool.start()
+    train = pool.penstock_on(
+        "node-4", "train", "run", "--name=job", f"--tflops={pool.blocks_of('node-1')}",
+        "--restarts=1", "--", python, str(PROGRAM), "--double", f"--steps={steps}",
+    )  # fmt: skip
+    (before,) = _nodes_with_cards(pool, train, 1)
+    pool.agents[before].kill()
+    lost = pool.card_pids(before, application_name("default", "job", 1))
+    os.kill(lost[0], signal.SIGKILL)  # another one stands by, which no agent ends
+    after = _nodes_with_cards(pool, train, 2)
+    out, errors = train.communicate(timeout=WITHIN_S)
+    told = (folder / "runs/default/job/events.jsonl").read_text().splitlines()
+    return {
+        "code": train.returncode, "losses": losses_in(out), "said": out + errors,
+        "before": before, "after": after, "told": [json.loads(one) for one in told],
+        "expected": Training(pool, "node-4", "", 0, python, steps).expected(),
+    }  # fmt: skip
+
+
+def _nodes_with_cards(pool: Pool, train: subprocess.Popen[str], attempt: int) -> list[str]:
+    """The nodes of a training job's application, once its cards run there."""
+    name = application_name("default", "job", attempt)
+    until = time.monotonic() + WITHIN_S
+    while True:
+        nodes = pool.nodes_of(name)
+        if nodes and all(pool.card_pids(node, name) for node in nodes):
+            return nodes
+        assert train.poll() is None, train.communicate()
+        assert time.monotonic() < until, pool.state()
+        time.sleep(LOOKS_S)
 
 
 def card_moves(folder: Path, python: str, steps: int) -> dict:

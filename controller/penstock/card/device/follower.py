@@ -70,7 +70,5 @@ class Follower(threading.Thread):
                     return phase
 
     def _end(self, error: CardError) -> None:
-        """Makes each further use of the device raise the error."""
-        self._session.stream.failures.lose(error)
-        for link in self._session.stream.links:
-            link.abort()
+        """Makes each further use of the device raise the error: no other cards may be started."""
+        self._session.stream.end(error)

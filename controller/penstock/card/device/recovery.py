@@ -165,11 +165,15 @@ class Recovery:
                 return self._replayed(places, former)
             except PenstockError as error:  # noqa: PERF203 - it takes seconds
                 self._losses += isinstance(error, CardError)
-                if self._losses > MOST_LOSSES or time.monotonic() > deadline_s:
+                if not self._may_try(deadline_s):
                     raise lost.and_then(f"it cannot be started again: {error}") from error
                 if isinstance(error, CardError):
                     _give_way(places, number_of(error), lost_before)
                 time.sleep(AGAIN_S)
+
+    def _may_try(self, deadline_s: float) -> bool:
+        is_late = time.monotonic() > deadline_s
+        return self._losses <= MOST_LOSSES and not is_late and not self._session.stream.is_lost
 
     def _replayed(self, places: Sequence[CardPlace], former: Cards) -> Cards:
         """New cards that have everything. Raises `PenstockError`."""

@@ -309,6 +309,18 @@ class Stream:
             # Each card has reported what failed before it answered.
             return self.failures.take()
 
+    def end(self, error: CardError) -> None:
+        """Ends the cards for good: each further use raises the error."""
+        self.is_lost = True
+        self._abort(error)  # who waits for a card has the lock
+        with self.lock:
+            self._abort(error)  # those that were being started
+
+    def _abort(self, error: CardError) -> None:
+        self.failures.lose(error)
+        for link in self.links:
+            link.abort()
+
     def _send_all(self, kind: Kind, body: bytes) -> None:
         self._send(kind, [(body,)] * len(self.links))
 
