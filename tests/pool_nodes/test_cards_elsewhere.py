@@ -6,12 +6,14 @@ import os
 
 import pytest
 from tests.pool_nodes.support import namespaces
+from tests.pool_nodes.support.card_faults import FAULTS
 from tests.pool_nodes.support.trainings import torch_python
 
 MOMENTS = int(os.environ.get("PENSTOCK_TEST_MOMENTS", "2"))
 STEPS = 24
 SILENT_S = 2 + 2  # after so long at the latest; the second part is for a busy machine
-HARMLESS = {"throttle", "cut_shortly"}
+HARMLESS = {"throttle", "cut_shortly", "kill_agent", "kill_own_agent", "kill_manager"}
+KINDS = os.environ.get("PENSTOCK_TEST_FAULTS", ",".join(FAULTS)).split(",")
 
 
 # Two cards of a node exchange at their board first.
@@ -21,7 +23,7 @@ def test_a_fault_on_another_node_is_named_or_harmless_or_survived_and_gives_no_o
 ):
     found = namespaces.run(
         "card_losses", tmp_path / "pool", 120 + 90 * moments,
-        python=torch_python(), moments=moments, steps=STEPS, on_first=on_first,
+        python=torch_python(), moments=moments, steps=STEPS, on_first=on_first, kinds=KINDS,
     )  # fmt: skip
     assert len(found["undisturbed"]) == STEPS
     # The same cards give the same bits; those of one node add up in another order.

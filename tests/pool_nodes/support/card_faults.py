@@ -95,14 +95,47 @@ def unplug(at: Victim) -> None:
     namespaces.set_link(at.node, "up")
 
 
+def kill_agent(at: Victim) -> None:
+    """The agent of a card's node."""
+    agent = at.pool.agents[at.node]
+    agent.kill()
+    at.wait(SHORT_CUT_S)
+    agent.start()
+
+
+def kill_own_agent(at: Victim) -> None:
+    """The agent of the program's node, through which it asks for cards."""
+    kill_agent(at)
+
+
+def kill_manager(at: Victim) -> None:
+    at.pool.manager.kill()
+    at.wait(SHORT_CUT_S)
+    at.pool.manager.start()
+
+
 FAULTS: dict[str, Callable[[Victim], None]] = {
-    one.__name__: one for one in (kill, cut, throttle, hang, cut_shortly, unplug, cut_program)
+    one.__name__: one
+    for one in (
+        kill,
+        cut,
+        throttle,
+        hang,
+        cut_shortly,
+        unplug,
+        cut_program,
+        kill_agent,
+        kill_own_agent,
+        kill_manager,
+    )
 }
+
+OF_PROGRAM = {"cut_program", "kill_own_agent"}
 
 
 @dataclass
 class Moment:
-    """One training with one fault; `number` decides which, where and when."""
+    """One training with one fault; `number` decides which of `kinds`, where and when."""
 
     pool: Pool
     number: int
@@ -111,11 +144,12 @@ class Moment:
     python: str
     steps: int
     recovers: bool
+    kinds: list[str]
 
     def run(self) -> dict:
         """What the program said, and what was left."""
         chance = random.Random(self.number)  # noqa: S311 - a moment, the same in each run
-        kind = list(FAULTS)[self.number % len(FAULTS)]
+        kind = self.kinds[self.number % len(self.kinds)]
         name = f"train-{self.number}-{self.recovers:d}"
         train = Training(
             self.pool, self.node, name, self.blocks, self.python, self.steps, ("-c", SAYS_LOSS),
@@ -125,7 +159,7 @@ class Moment:
         cards = {node: pids for node in self.pool.machines if (pids := train.cards_on(node))}
         pids = {pid: node for node in cards for pid in cards[node]}
         pid = chance.choice(list(pids))
-        node = self.node if kind == "cut_program" else pids[pid]
+        node = self.node if kind in OF_PROGRAM else pids[pid]
         time.sleep(chance.uniform(0, 0.5))
         before, struck_s = train.steps_done(), time.monotonic()
         FAULTS[kind](Victim(self.pool, node, pid, train.process))

@@ -190,7 +190,9 @@ def virtual_card(folder: Path, python: str, steps: int) -> dict:
     }
 
 
-def card_losses(folder: Path, python: str, moments: int, steps: int, on_first: int) -> dict:
+def card_losses(
+    folder: Path, *, python: str, moments: int, steps: int, on_first: int, kinds: list[str]
+) -> dict:
     """Trainings on the cards of two other nodes, with one fault in each; `on_first`: of node-1."""
     speeds = [*[989] * on_first, 400]  # all blocks of node-1, and some of node-2
     wanted = card_faults.undisturbed(python, speeds, steps)
@@ -201,7 +203,9 @@ def card_losses(folder: Path, python: str, moments: int, steps: int, on_first: i
     pool.start()
     free = pool.free_blocks()
     found = [
-        card_faults.Moment(pool, number, "node-3", sum(speeds), python, steps, recovers).run()
+        card_faults.Moment(
+            pool, number, "node-3", sum(speeds), python, steps, recovers, kinds
+        ).run()
         for recovers in (False, True)
         for number in range(moments if not recovers else (moments + 1) // 2)
     ]
