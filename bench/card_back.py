@@ -1,6 +1,6 @@
 """Lost cards of a virtual card: how long until all cards work again, and until the step is done.
 
-Usage: build/torch/bin/python bench/card_back.py [KILLS] > bench/results/card_back.json
+Usage: build/torch/bin/python -m bench.card_back [KILLS] > bench/results/card_back.json
 
 Two CPU cards without quotas train a GPT and a ResNet-18 (`card_training.py`), with snapshots. In
 each of KILLS steps, some seconds apart, one of the cards is killed at a random moment of the step.

@@ -1,6 +1,6 @@
 """Training over unlike cards: split by measured speed or evenly, a slow card, snapshots; as JSON.
 
-Usage: build/torch/bin/python bench/card_split.py [ROUNDS] > bench/results/card_split.json
+Usage: build/torch/bin/python -m bench.card_split [ROUNDS] > bench/results/card_split.json
 
 Needs root, for cgroups: the cards are CPU workers with quotas of a processor, 0.8 of one at most,
 so that the machine is not the limit. ResNet-18 trains as in `card_training.py`. Arms alternate,

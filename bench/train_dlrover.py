@@ -1,6 +1,6 @@
 """Training with one slow worker: penstock train beside DLRover's dynamic sharding; as JSON.
 
-Usage: build/torch/bin/python bench/train_dlrover.py [ROUNDS] > bench/results/train_dlrover.json
+Usage: build/torch/bin/python -m bench.train_dlrover [ROUNDS] > bench/results/train_dlrover.json
 
 Needs root, for cgroups, and installs DLRover into an environment of its own. Two workers of one
 thread have quotas as 3 : 1, 0.7 of a processor together. ResNet-18 learns from 512 images. Arms

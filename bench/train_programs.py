@@ -1,6 +1,6 @@
 """Programs that nobody wrote for Penstock under penstock train, beside one process; as JSON.
 
-Usage: build/torch/bin/python bench/train_programs.py [NAME …] > bench/results/train_programs.json
+Usage: build/torch/bin/python -m bench.train_programs [NAME …] > bench/results/train_programs.json
 
 Installs Hugging Face's transformers and others into an environment of its own (500 MB beside
 torch). `bench/programs` has a program for each; they know nothing of Penstock, and each prints
