@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -54,8 +55,20 @@ def refuses(call) -> None:
     assert "let DataLoader workers yield CPU tensors" in said
 
 
+def memory_files() -> set[int]:
+    """The inodes of this process's memfds."""
+    found = set()
+    for one in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if "memfd" in str(one.readlink()):
+                found.add(one.stat().st_ino)
+    return found
+
+
 def test_each_use_in_a_child_is_an_error_and_the_parent_goes_on():
+    before = memory_files()  # links of other tests may end just now
     with spawned() as card:
+        assert memory_files() > before
         link = card.link
         waiting = link.request(SLEEP, b"0.5")
 
@@ -66,11 +79,7 @@ def test_each_use_in_a_child_is_an_error_and_the_parent_goes_on():
             refuses(link.wait_for_room)
             refuses(lambda: link.wait_sent(1))
             assert not link.is_alive
-            assert not any(
-                "memfd" in str(one.readlink())
-                for one in Path("/proc/self/fd").iterdir()
-                if one.exists()
-            )
+            assert memory_files() <= before
             link.close()
             link.abort()
             assert card.close() == 0
