@@ -30,7 +30,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import wire
 from card_training import QUOTAS, SAMPLES, WARM, Group, measure
@@ -64,6 +64,8 @@ class NodePlace:
     is_here: bool  # on the program's node
     worker: tuple[str, ...] = (sys.executable, "-m", "penstock.card.worker")
 
+    tried_s: ClassVar[float] = 0.0  # a lost card ends the benchmark
+
     def start(self, name: str, on: OnCard) -> StartedCard:
         """See `CardPlace`."""
         agreement, identities = Agreement.new("bench"), issue([PROGRAM, WORKER])
@@ -94,7 +96,7 @@ class NodePlace:
             link.close(timeout_s)
             process.wait()
 
-        return StartedCard(link, wire.address_of(self.node), None, close, process.kill)
+        return StartedCard(link, wire.address_of(self.node), None, close, process.kill, self)
 
 
 # In the program.
