@@ -1,10 +1,10 @@
 """Training over unlike cards: split by measured speed or evenly, a slow card, snapshots; as JSON.
 
-Usage: build/torch/bin/python -m bench.card_split [ROUNDS] > bench/results/card_split.json
+Usage: build/torch/bin/python -m bench.card_split [ROUNDS [MODEL]] > bench/results/card_split.json
 
 Needs root, for cgroups: the cards are CPU workers with quotas of a processor, 0.8 of one at most,
-so that the machine is not the limit. ResNet-18 trains as in `card_training.py`. Arms alternate,
-each in a process of its own; a figure is the median over rounds, with quartiles.
+so that the machine is not the limit. MODEL, resnet18 or gpt, trains as in `card_training.py`. Arms
+alternate, each in a process of its own; a figure is the median over rounds, with quartiles.
 
 `gain`: samples a second with a split by measured speeds to those with an even one, for quotas as
 3 : 1 and as 4 : 2 : 1 : 1; `ideal`: what the quotas allow. `answered_steps`: a card's quota is cut
@@ -82,14 +82,14 @@ def throttled(
     return {"times_s": times_s, "settled_s": settled_s, "answered_steps": answered}
 
 
-def child(arm: str, name: str) -> None:
+def child(arm: str, name: str, model: str) -> None:
     """Measures one arm in this process."""
     import torch
 
     from penstock.card.device.start import session
 
     torch.set_num_threads(1)
-    step = step_of("resnet18", "penstock", SAMPLES)
+    step = step_of(model, "penstock", SAMPLES)
     step()  # the cards start
     quotas = QUOTAS[name]
     groups = limited(quotas)
@@ -101,12 +101,12 @@ def child(arm: str, name: str) -> None:
         one.remove()
 
 
-def run(arm: str, name: str) -> dict[str, Any]:
+def run(arm: str, name: str, model: str) -> dict[str, Any]:
     """Runs an arm in a process of its own."""
     recovers = "on" if arm == "kept" else "off"
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", __file__, "--child", arm, name],
+            [sys.executable, "-W", "ignore", __file__, "--child", arm, name, model],
             env={**os.environ, "PENSTOCK_CARD": cards_of(arm, len(QUOTAS[name])),
                  "XDG_RUNTIME_DIR": folder, "PENSTOCK_CARD_RECOVERY": recovers,
                  "PYTHONPATH": os.pathsep.join(
@@ -117,14 +117,15 @@ def run(arm: str, name: str) -> dict[str, Any]:
     return found
 
 
-def main(rounds: int) -> None:
+def main(rounds: int, model: str) -> None:
     """Prints the figures."""
     result: dict[str, Any] = {
-        "quotas": QUOTAS, "samples": SAMPLES, "rounds": rounds, "load_before": load_average(),
+        "model": model, "quotas": QUOTAS, "samples": SAMPLES, "rounds": rounds,
+        "load_before": load_average(),
     }  # fmt: skip
     for name, quotas in QUOTAS.items():
         arms = ["weighted", "even", *(["kept", "throttled"] if name == "3:1" else [])]
-        found = [{arm: run(arm, name) for arm in arms} for _ in range(rounds)]
+        found = [{arm: run(arm, name, model) for arm in arms} for _ in range(rounds)]
         rates = [{arm: one[arm].get("samples_per_s", 0.0) for arm in arms} for one in found]
         result[name] = {
             "ideal": sum(quotas) / len(quotas) / min(quotas),
@@ -146,6 +147,7 @@ def main(rounds: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        child(sys.argv[2], sys.argv[3])
+        child(sys.argv[2], sys.argv[3], sys.argv[4])
     else:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+        words = [*sys.argv[1:], *("3", "resnet18")[len(sys.argv) - 1 :]]
+        main(int(words[0]), words[1])
