@@ -36,7 +36,10 @@ def carry_out(
 
     Raises:
         PenstockError: a device is listed twice at one time.
+        ValueError: the plan was made by another policy.
     """
+    if policy.name != plan.policy:
+        raise ValueError(f"the plan was made by {plan.policy}, not by {policy.name}")
     there = list(suppliers)
     if there:
         check_suppliers(there)

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from penstock.scheduling.slices.demand import DemandKey
     from penstock.scheduling.slices.plan import Plan
@@ -57,22 +57,20 @@ def judge(plan: Plan, record: Record) -> Judgement:
     """
     lengths_ns = _slice_lengths_ns(plan)
     given_ns, numbers = _service_of(plan, record)
+    first_rounds = _first_rounds(plan)
     blocked_ns: dict[DemandKey, int] = {}
-    lacking: dict[DemandKey, Iterator[int]] = {}
+    unscheduled = [0] * plan.rounds
     for one in plan.demands:
         short_ns = one.duration_ns - given_ns.get(one.key, 0)
         blocked = min(short_ns, record.left_ns.get(one.key, 0))
-        if blocked > 0:
-            blocked_ns[one.key] = blocked
-            slice_ns = lengths_ns[one.key]
-            had = numbers.get(one.key, set())
-            missing = (at for at in range(1, one.slices(slice_ns) + 1) if at not in had)
-            lacking[one.key] = islice(missing, -(-blocked // slice_ns))
-    unscheduled = [0] * plan.rounds
-    first_rounds = _first_rounds(plan) if lacking else {}
-    for key, missed in lacking.items():
-        for number in missed:
-            unscheduled[first_rounds[key] + number - 2] += 1
+        if blocked <= 0:
+            continue
+        blocked_ns[one.key] = blocked
+        slice_ns = lengths_ns[one.key]
+        had = numbers.get(one.key, set())
+        missing = (at for at in range(1, one.slices(slice_ns) + 1) if at not in had)
+        for number in islice(missing, -(-blocked // slice_ns)):
+            unscheduled[first_rounds[one.key] + number - 2] += 1
     return Judgement(plan.planned_ns, blocked_ns, tuple(unscheduled))
 
 

@@ -67,6 +67,21 @@ class Lap(NamedTuple):
                 yield Slice(tenant, first_round + done, number + done, at_ns, length_ns)
                 at_ns += length_ns + after_ns
 
+    def slices_of(self, tenant: str) -> Iterator[Slice]:
+        """The slices of one tenant, without a look at those of others."""
+        at_ns = self.start_ns
+        after_ns = self.switch_ns if len(self.turns) > 1 else 0
+        for turn in self.turns:
+            if turn.tenant == tenant:
+                break
+            at_ns += turn.length_ns + after_ns
+        else:
+            return
+        period_ns = self.period_ns
+        for done in range(self.times):
+            start_ns = at_ns + done * period_ns
+            yield Slice(tenant, turn.round + done, turn.number + done, start_ns, turn.length_ns)
+
 
 def slice_count(laps: Iterable[Lap]) -> int:
     """How many slices laps have."""

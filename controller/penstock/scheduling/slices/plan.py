@@ -95,8 +95,8 @@ class Plan:
             one
             for device in self.devices
             if not where or device.device == where
-            for one in device.slices()
-            if one.tenant == tenant
+            for lap in device.laps
+            for one in lap.slices_of(tenant)
         )
         return tuple(sorted(found, key=lambda one: one.number))
 

@@ -51,9 +51,9 @@ class Turns:
     def take(self, now_ns: int) -> Standing:
         """Takes out the one that gets the next slice. Raises IndexError if none waits."""
         if self._ages and now_ns > self._ranked_ns:
+            self._taken += 1
             if self._taken * AGEING_PARTS >= len(self._waiting):
                 self._rank_again(now_ns)
-            self._taken += 1
         key, place, standing = heappop(self._waiting)
         if self._in_rounds and (self._hand is None or self._hand < (key, place)):
             self._hand, self._hand_round = (key, place), standing.round
