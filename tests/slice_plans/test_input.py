@@ -8,6 +8,7 @@ import pytest
 from tests.slice_plans.strategies import HEAP
 
 from penstock.model import PenstockError
+from penstock.scheduling.slices.carry_out import carry_out
 from penstock.scheduling.slices.demand import Demand
 from penstock.scheduling.slices.planner import Algorithm, make_plan
 from penstock.scheduling.slices.policies import POLICIES
@@ -66,6 +67,16 @@ def test_devices_are_there_once_and_switches_cost_no_less_than_nothing():
         Supplier("x", -1)
 
 
+def test_a_device_that_was_away_is_there_again_only_afterwards():
+    nothing = plan([])
+    stays = [Supplier("x", until_ns=10), Supplier("x", from_ns=10, until_ns=20)]
+    assert carry_out(nothing, HEAP, [], stays).ran == ()
+    with pytest.raises(PenstockError, match="device x is listed twice"):
+        carry_out(nothing, HEAP, [], [*stays, Supplier("x", from_ns=19)])
+    with pytest.raises(PenstockError, match="device x is listed twice"):
+        carry_out(nothing, HEAP, [], [*stays, Supplier("x")])
+
+
 def test_windows_and_slices_are_longer_than_nothing():
     with pytest.raises(PenstockError, match="window of 0 ns"):
         plan([], window_ns=0)
@@ -91,6 +102,12 @@ def test_a_plan_of_nothing_is_a_plan():
     idle = plan([Demand("a", 0, 0, device="x")], [Supplier("x"), Supplier("y")])
     assert [device.laps for device in idle.devices] == [(), ()]
     assert "nothing to plan" in idle.devices[0].reason
+
+
+def test_of_lengths_that_cost_the_same_the_longest_is_chosen():
+    made = plan([Demand("a", 1, 40)], lengths_ns=[10, 40, 20])
+    assert [one.cost_ns for one in made.devices[0].lengths] == [0, 0, 0]
+    assert made.devices[0].slice_ns == 40
 
 
 def test_what_is_settled_is_not_chosen_again():
