@@ -95,6 +95,13 @@ def test_slices_that_are_laid_one_by_one_are_bounded_and_others_are_not():
     assert plan(long, lengths_ns=[1]).rounds == 10**9
 
 
+def test_a_plan_is_made_as_if_every_device_stayed():
+    wanted = [Demand("a", 1, 40), Demand("b", 2, 40, arrival_ns=7)]
+    stays = [Supplier("x", 1), Supplier("y", 1)]
+    leaves = [Supplier("x", 1, until_ns=20), Supplier("y", 1, from_ns=30)]
+    assert plan(wanted, leaves, lengths_ns=[10]) == plan(wanted, stays, lengths_ns=[10])
+
+
 def test_a_plan_of_nothing_is_a_plan():
     nothing = plan([])
     assert (nothing.slice_count, nothing.rounds, nothing.end_ns) == (0, 0, 0)
