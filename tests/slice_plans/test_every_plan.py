@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.slice_plans.strategies import HEAP, POLICY, demands, plans
 
+from penstock.scheduling.slices.demand import Demand
 from penstock.scheduling.slices.lap import LapWriter
 from penstock.scheduling.slices.planner import make_plan
+from penstock.scheduling.slices.policies import POLICIES
 from penstock.scheduling.slices.supplier import Supplier
 from penstock.scheduling.slices.waits import wait_bound_ns
 
@@ -122,18 +124,27 @@ def test_in_rounds_on_one_device_each_other_tenant_has_at_most_one_slice_in_betw
                 assert len(between) == len(set(between))
 
 
-@given(demands(), POLICY, st.integers(0, 3), st.data())
+@given(POLICY, st.integers(0, 3), st.booleans(), st.data())
 def test_the_order_in_which_demands_and_devices_are_given_changes_nothing(
-    wanted, policy, seed, data
+    policy, seed, bound, data
 ):
-    devices = [Supplier(name, 2) for name in "xyz"[: data.draw(st.integers(1, 3))]]
-    one = make_plan(wanted, devices, policy, window_ns=99, seed=seed, lengths_ns=[5, 9])
-    mixed = data.draw(st.permutations(wanted))
-    other = make_plan(
-        mixed, data.draw(st.permutations(devices)), policy, window_ns=99, seed=seed,
-        lengths_ns=[9, 5],
-    )  # fmt: skip
-    assert one == other
+    names = "xyz"[: data.draw(st.integers(1, 3))]
+    wanted = data.draw(demands(tuple(names) if bound else ("",)))
+    devices = [Supplier(name, 2) for name in names]
+    mixed, others = data.draw(st.permutations(wanted)), data.draw(st.permutations(devices))
+    options = {"window_ns": 99, "seed": seed}
+    one = make_plan(wanted, devices, policy, lengths_ns=[5, 9], **options)
+    assert one == make_plan(mixed, others, policy, lengths_ns=[9, 5], **options)
+
+
+def test_the_order_of_equal_demands_depends_on_the_seed():
+    wanted = [Demand(name, 1, 10) for name in "abcd"]
+    for policy in POLICIES.values():
+        orders = {
+            make_plan(wanted, [Supplier("x")], policy, window_ns=99, seed=seed).devices[0].order
+            for seed in range(40)
+        }
+        assert len(orders) > 12, policy.name
 
 
 @given(plans())

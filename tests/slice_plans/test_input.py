@@ -8,6 +8,7 @@ import pytest
 from tests.slice_plans.strategies import HEAP
 
 from penstock.model import PenstockError
+from penstock.scheduling.slices.carry_out import carry_out
 from penstock.scheduling.slices.demand import Demand
 from penstock.scheduling.slices.planner import Algorithm, make_plan
 from penstock.scheduling.slices.policies import POLICIES
@@ -66,6 +67,16 @@ def test_devices_are_there_once_and_switches_cost_no_less_than_nothing():
         Supplier("x", -1)
 
 
+def test_a_device_that_was_away_is_there_again_only_afterwards():
+    nothing = plan([])
+    stays = [Supplier("x", until_ns=10), Supplier("x", from_ns=10, until_ns=20)]
+    assert carry_out(nothing, HEAP, [], stays).ran == ()
+    with pytest.raises(PenstockError, match="device x is listed twice"):
+        carry_out(nothing, HEAP, [], [*stays, Supplier("x", from_ns=19)])
+    with pytest.raises(PenstockError, match="device x is listed twice"):
+        carry_out(nothing, HEAP, [], [*stays, Supplier("x")])
+
+
 def test_windows_and_slices_are_longer_than_nothing():
     with pytest.raises(PenstockError, match="window of 0 ns"):
         plan([], window_ns=0)
@@ -84,6 +95,13 @@ def test_slices_that_are_laid_one_by_one_are_bounded_and_others_are_not():
     assert plan(long, lengths_ns=[1]).rounds == 10**9
 
 
+def test_a_plan_is_made_as_if_every_device_stayed():
+    wanted = [Demand("a", 1, 40), Demand("b", 2, 40, arrival_ns=7)]
+    stays = [Supplier("x", 1), Supplier("y", 1)]
+    leaves = [Supplier("x", 1, until_ns=20), Supplier("y", 1, from_ns=30)]
+    assert plan(wanted, leaves, lengths_ns=[10]) == plan(wanted, stays, lengths_ns=[10])
+
+
 def test_a_plan_of_nothing_is_a_plan():
     nothing = plan([])
     assert (nothing.slice_count, nothing.rounds, nothing.end_ns) == (0, 0, 0)
@@ -91,6 +109,12 @@ def test_a_plan_of_nothing_is_a_plan():
     idle = plan([Demand("a", 0, 0, device="x")], [Supplier("x"), Supplier("y")])
     assert [device.laps for device in idle.devices] == [(), ()]
     assert "nothing to plan" in idle.devices[0].reason
+
+
+def test_of_lengths_that_cost_the_same_the_longest_is_chosen():
+    made = plan([Demand("a", 1, 40)], lengths_ns=[10, 40, 20])
+    assert [one.cost_ns for one in made.devices[0].lengths] == [0, 0, 0]
+    assert made.devices[0].slice_ns == 40
 
 
 def test_what_is_settled_is_not_chosen_again():

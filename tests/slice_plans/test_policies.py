@@ -35,9 +35,7 @@ def test_first_come_first_served_goes_by_arrival_to_the_end():
 
 
 def test_shortest_first_goes_by_duration_and_lets_those_that_have_begun_end():
-    assert (
-        tenants("sjf", Demand("a", 1, 30), Demand("b", 1, 20), Demand("c", 1, 10, 15)) == "bbcaaa"
-    )
+    assert tenants("sjf", Demand("a", 1, 30), Demand("b", 1, 20), Demand("c", 1, 10, 5)) == "bbcaaa"
 
 
 def test_longest_first_goes_by_duration_and_lets_those_that_have_begun_end():

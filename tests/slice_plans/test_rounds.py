@@ -8,7 +8,7 @@ from tests.slice_plans.strategies import HEAP, demands
 
 from penstock.scheduling.slices.demand import Demand
 from penstock.scheduling.slices.group import Group
-from penstock.scheduling.slices.lap import Lap, Turn
+from penstock.scheduling.slices.lap import Lap, LapWriter, Turn
 from penstock.scheduling.slices.planner import make_plan
 from penstock.scheduling.slices.rounds import rounds
 from penstock.scheduling.slices.service import Service
@@ -23,6 +23,8 @@ def test_a_duration_of_300_ms_is_three_slices_of_100_ms_though_their_floats_disa
     assert 0.3 / 0.1 != 3.0
     assert Demand.of_seconds("a", 0.3, 0.3).slices(100 * MS) == 3
     assert Demand.of_seconds("a", 0.3, 0.1 + 0.2).slices(100 * MS) == 3
+    assert 1.001 * 1e9 < 1_001_000_000
+    assert Demand.of_seconds("a", 1, 1.001).duration_ns == 1_001_000_000
     assert Demand("a", 0.3, 300 * MS + 1).slices(100 * MS) == 4
     assert Demand("a", 0, 0).slices(100 * MS) == 0
 
@@ -43,6 +45,20 @@ def test_a_plan_of_a_hundred_thousand_rounds_has_as_many_laps_as_ends_of_tenants
     plan = make_plan(wanted, [Supplier("x")], HEAP, window_ns=10**12, lengths_ns=[5 * MS])
     assert (plan.rounds, plan.slice_count) == (100_000, 170_000)
     assert [lap.times for lap in plan.devices[0].laps] == [20_000, 30_000, 50_000]
+
+
+def test_only_what_goes_on_without_a_gap_in_time_rounds_and_numbers_is_folded():
+    for second, folded in (
+        (("a", 2, 2, 10, 10), True),
+        (("a", 2, 2, 11, 10), False),  # the device was idle
+        (("a", 3, 2, 10, 10), False),
+        (("a", 2, 3, 10, 10), False),
+        (("a", 2, 2, 10, 9), False),
+    ):
+        writer = LapWriter(switch_ns=1)
+        writer.add("a", 1, 1, 0, 10)
+        writer.add(*second)
+        assert (len(writer.laps()) == 1) == folded, second
 
 
 @given(demands(arrivals=False), st.integers(1, 20), st.integers(0, 3), st.integers(0, 5))

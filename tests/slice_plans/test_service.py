@@ -82,15 +82,23 @@ def test_slices_end_with_the_window_and_with_the_stay_of_a_device():
     ]
     away = [Supplier("x", 1, until_ns=14), Supplier("x", 1, from_ns=30)]
     assert served(wanted, away, until_ns=45) == [
-        # In the last nanosecond of its stay it begins nothing: a switch could outlast it.
         [("a", 0, 10), ("a", 10, 14)],
         [("a", 30, 40), ("a", 40, 45)],
     ]
 
 
+def test_a_device_that_leaves_within_the_time_of_a_switch_begins_nothing():
+    wanted = [Demand("a", 9, 100)]
+    assert served(wanted, [Supplier("x", 3, until_ns=23)]) == [[("a", 0, 10), ("a", 10, 20)]]
+    assert served(wanted, [Supplier("x", 3, until_ns=24)])[0][-1] == ("a", 20, 24)
+
+
 def test_a_device_that_has_left_while_it_was_idle_serves_nobody():
-    wanted = [Demand("a", 9, 10, arrival_ns=50)]
-    assert served(wanted, [Supplier("x", until_ns=40), Supplier("y")]) == [[], [("a", 50, 60)]]
+    wanted = [Demand("b", 9, 10), Demand("a", 9, 10, arrival_ns=50)]
+    assert served(wanted, [Supplier("x", 3, until_ns=40), Supplier("y", 3)]) == [
+        [("b", 0, 10)],
+        [("a", 50, 60)],
+    ]
 
 
 def test_the_bound_is_one_slice_of_each_other_tenant_and_the_switches():

@@ -12,7 +12,7 @@ from penstock.scheduling.slices.group import Group
 from penstock.scheduling.slices.lap import last_round, slice_count
 from penstock.scheduling.slices.length import LENGTHS_NS, LengthCost, check_lengths, least
 from penstock.scheduling.slices.plan import Plan
-from penstock.scheduling.slices.supplier import check_suppliers
+from penstock.scheduling.slices.supplier import Supplier, check_suppliers
 from penstock.scheduling.slices.waits import total_waits_ns
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from penstock.scheduling.slices.demand import Demand
     from penstock.scheduling.slices.lap import Lap
     from penstock.scheduling.slices.policies.policy import Policy
-    from penstock.scheduling.slices.supplier import Supplier
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,8 @@ def make_plan(
     Raises:
         PenstockError: demands, devices or lengths are not usable, or the slices are too many.
     """
-    wanted, there = tuple(demands), tuple(suppliers)
+    wanted = tuple(demands)
+    there = [Supplier(one.device, one.switch_ns) for one in suppliers]  # as if all stayed
     settled = chosen or {}
     check_demands(wanted)
     check_suppliers(there)

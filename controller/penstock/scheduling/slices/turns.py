@@ -25,7 +25,7 @@ class Turns:
         self._in_rounds = policy.in_rounds
         self._ages = policy.ages
         self._waiting: list[tuple[Key, int, Standing]] = []
-        self._hand: tuple[Key, int] | None = None  # the furthest turn that was taken
+        self._hand: tuple[Key, int] | None = None  # the last turn that was taken
         self._hand_round = 1
         self._ranked_ns = 0
         self._taken = 0  # since then
@@ -55,8 +55,7 @@ class Turns:
             if self._taken * AGEING_PARTS >= len(self._waiting):
                 self._rank_again(now_ns)
         key, place, standing = heappop(self._waiting)
-        if self._in_rounds and (self._hand is None or self._hand < (key, place)):
-            self._hand, self._hand_round = (key, place), standing.round
+        self._hand, self._hand_round = (key, place), standing.round
         return standing
 
     def _rank_again(self, now_ns: int) -> None:
