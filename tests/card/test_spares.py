@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 from dataclasses import dataclass, replace
 
 import pytest
@@ -89,8 +90,26 @@ def test_a_program_starts_with_a_spare_card_if_one_of_its_cards_is_not_there(mon
 
 def test_a_card_that_has_no_spare_one_is_named_and_not_the_spare_ones(monkeypatch):
     monkeypatch.setenv("PENSTOCK_CARD_SPARES", "tcp:127.0.0.1:10=1")
+    monkeypatch.setenv("PENSTOCK_CARD_WAIT", "1s")
     with pytest.raises(CardError, match=r"127\.0\.0\.1:9"):
         start_cards(card_places(f"cpu=1,{NOBODY}"))
+
+
+def test_without_a_spare_card_that_starts_the_lost_one_is_waited_for(
+    serving, undisturbed, monkeypatch
+):
+    one = serving()
+    monkeypatch.setenv("PENSTOCK_CARD_SPARES", "tcp:127.0.0.1:10=1")
+    assert max(place.tried_s for place in card_places(f"cpu=1,{NOBODY}")) == 300
+    with session_of(f"cpu=1,{one.card}") as session:
+        training = Training()
+        losses = [training.step() for _ in range(STEPS // 2)]
+        lost_for_good(one, session, 1)
+        again = threading.Timer(3.0, serving, kwargs={"port": one.port})  # after all were tried
+        again.start()
+        losses += [training.step() for _ in range(STEPS // 2)]
+        again.join()
+    assert losses == undisturbed
 
 
 def test_a_spare_card_gets_work_by_its_own_speed(undisturbed, monkeypatch, serving):

@@ -60,19 +60,16 @@ class ServedCard:
     @property
     def tried_s(self) -> float:
         """See `CardPlace`: another card may be lost while one is waited for."""
-        return max(TRIED_S, self._within_s)
-
-    @property
-    def _within_s(self) -> float:
-        return comes_within_s() if self.within_s is None else self.within_s
+        return max(TRIED_S, comes_within_s())
 
     def start(self, name: str, on: OnCard) -> StartedCard:
         """See `CardPlace`. Raises `PenstockError` if the worker is not reached."""
         credentials = Credentials.read(_folder(os.environ))
+        within_s = comes_within_s() if self.within_s is None else self.within_s
         link = CardLink(
             name, TcpEndpoint(self.host, self.port, credentials.identity, WORKER),
             Agreement(SERVED, credentials.token), kinds=KINDS,
-            settings=LinkSettings(connect_s=self._within_s), on_event=on.event,
+            settings=LinkSettings(connect_s=within_s), on_event=on.event,
             on_fault=on.fault, on_end=on.end,
             log=f"what penstock card serve wrote at {self.host}:{self.port}",
         )  # fmt: skip

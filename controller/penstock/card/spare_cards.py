@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.card.names import WAIT_VARIABLE
-from penstock.card.served_cards import ServedCard
+from penstock.card.served_cards import ServedCard, comes_within_s
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.card.local_cards import LocalCard
     from penstock.card.places import CardPlace, OnCard, StartedCard
 
-COMES_WITHIN_S = 10.0  # a service that was started again; a machine takes longer
+COMES_WITHIN_S = 10.0  # a service that was started again, before a spare card is tried
 
 
 class Spares:
@@ -28,16 +26,16 @@ class Spares:
 
     def __init__(self, cards: Sequence[LocalCard | ServedCard]) -> None:
         self._lock = threading.Lock()
-        self._cards: list[CardPlace] = [_hasty(one) for one in cards]
+        self._cards = list(cards)
 
     def __len__(self) -> int:
         return len(self._cards)
 
     def guard(self, card: LocalCard | ServedCard) -> CardPlace:
         """A place where the card is started, or else a spare one."""
-        return ReplaceableCard(_hasty(card), self) if self._cards else card
+        return ReplaceableCard(card, self) if self._cards else card
 
-    def exchange(self, card: CardPlace) -> CardPlace:
+    def exchange(self, card: LocalCard | ServedCard) -> LocalCard | ServedCard:
         """A spare card for this one."""
         with self._lock:
             self._cards.append(card)
@@ -46,9 +44,12 @@ class Spares:
 
 @dataclass(frozen=True)
 class ReplaceableCard:
-    """A card whose place a spare one takes if it cannot be started."""
+    """A card whose place a spare one takes if it cannot be started.
 
-    card: CardPlace
+    If no spare one starts either, the card is waited for as if there were none.
+    """
+
+    card: LocalCard | ServedCard
     spares: Spares
 
     def __str__(self) -> str:
@@ -60,30 +61,24 @@ class ReplaceableCard:
         return self.card.tried_s
 
     def start(self, name: str, on: OnCard) -> StartedCard:
-        """See `CardPlace`. Raises the card's own `PenstockError` if no spare one starts either."""
-        try:
-            return self._started(self.card, name, on)
-        except PenstockError:
-            card = self.card
-            for _ in range(len(self.spares)):
+        """See `CardPlace`. Raises `PenstockError` if neither the card nor a spare one starts."""
+        card = self.card
+        for _ in range(1 + len(self.spares)):
+            try:
+                started = _hasty(card).start(name, on)
+            except PenstockError:  # noqa: PERF203 - it takes seconds
                 card = self.spares.exchange(card)
-                try:
-                    return self._started(card, name, on)
-                except PenstockError:
-                    continue
-            raise
+            else:
+                return replace(started, again=replace(self, card=card))
+        return replace(card.start(name, on), again=replace(self, card=card))
 
     def other(self) -> ReplaceableCard:
         """A spare card in its place: it starts, but is lost again and again."""
         return replace(self, card=self.spares.exchange(self.card))
 
-    def _started(self, card: CardPlace, name: str, on: OnCard) -> StartedCard:
-        started = card.start(name, on)
-        return replace(started, again=replace(self, card=started.again))
-
 
 def _hasty(card: LocalCard | ServedCard) -> LocalCard | ServedCard:
-    """The card, which is not waited for for long, unless the environment says so."""
-    if isinstance(card, ServedCard) and not os.environ.get(WAIT_VARIABLE):
-        return replace(card, within_s=COMES_WITHIN_S)
-    return card
+    """The card, which gives up soon if nobody serves it."""
+    if not isinstance(card, ServedCard):
+        return card
+    return replace(card, within_s=min(COMES_WITHIN_S, comes_within_s()))

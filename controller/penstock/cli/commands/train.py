@@ -114,9 +114,8 @@ def run(
     check_command(command)
     pool = {"tflops": tflops, "memory": memory, "kind": kind, "priority": priority, "wait": wait}
     spec = {"command": command, "spares": _listed(spares), "split": split, "restarts": restarts,
-            "webhook": webhook,
-            "credentials": str(credentials.absolute()) if credentials else None,
-            "metrics": metrics, "grace": grace}  # fmt: skip
+            "webhook": webhook, "metrics": metrics, "grace": grace,
+            "credentials": str(credentials.absolute()) if credentials else None}  # fmt: skip
     job = _job(spec, cards, pool if tflops else None, {"project": project, "name": name})
     _refuse_without_pool(tflops, memory, kind, priority, wait)
     made = _created(job)

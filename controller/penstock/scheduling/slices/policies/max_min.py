@@ -1,4 +1,4 @@
-"""Max-min fairness: whoever was given the least device time, before the window and in it, first."""
+"""Max-min fairness: the tenant with the least device time so far gets the next slice."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ class MaxMin:
     ages = False
 
     def rank(self, _arranged: Sequence[Demand], /) -> Rank:
-        """The device time that it was given."""
+        """The device time that it was given before the window and in it, in ns."""
         return lambda standing, _now_ns: (standing.demand.given_ns + standing.given_ns,)

@@ -32,7 +32,7 @@ class Policy(Protocol):
         """The key of a standing at a time (ns from the window's start), for one window.
 
         `arranged`: the demands that are known when the window begins, in their random order; a
-        standing's `place` is an index into it, or beyond it if the demand is not among them. Equal
-        keys are told apart by the place.
+        standing's `place` is an index into it, or beyond it if the demand is not among them. The
+        place breaks ties between equal keys.
         """
         ...
